@@ -1,0 +1,486 @@
+"""The one driver: text in, deltas out, a `ParsedCompletion` at the end.
+
+Promises: streaming is the only implementation (whole text is one `feed` and a `finish`); the segments tile the text
+(L1); any split of the text gives the same result (L3); no text raises, time and memory are linear (L4).
+
+A format's grammar is a generator over a `Source`. It reads like the format's own description: it takes what stands
+there, names what it is, and where the next characters are not there yet the driver suspends it. A grammar never sees a
+chunk border.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import regex
+
+from prr_plugins.common.arguments import is_json_object, repair, tool_parameters
+from prr_plugins.common.completion import (
+    IncompleteCall,
+    IncompleteStatus,
+    ParsedCompletion,
+    Segment,
+    SegmentKind,
+    Tokenizer,
+    ToolCall,
+)
+from prr_plugins.common.reader import Markers, Shape
+
+if TYPE_CHECKING:
+    from prr_plugins.common.formats import Format
+
+Policy = Literal["eager", "complete"]
+
+
+class Delta(NamedTuple):
+    """One step of the tolerant view.
+
+    `reasoning` and `content` carry text. A call comes as `call` (`text` is its name, whole), `arguments` (JSON text to be
+    appended) and `call_end`; under the `complete` policy a call comes only when it is closed. `index` counts calls.
+    """
+
+    kind: Literal["reasoning", "content", "call", "arguments", "call_end"]
+    text: str
+    index: int = -1
+    call_id: str | None = None
+
+
+class Call:
+    """A call being read."""
+
+    __slots__ = ("flags", "held", "id", "index", "name", "pieces", "raw_from", "raw_to", "start")
+
+    def __init__(self, name: str, call_id: str | None, start: int, flags: Sequence[str]) -> None:
+        self.name = name
+        self.id = call_id
+        self.index = -1
+        self.start = start  # characters of raw_text, as are the next two
+        self.raw_from = start
+        self.raw_to: int | None = None
+        self.pieces: list[str] = []
+        self.flags = list(flags)
+
+    def flag(self, flag: str) -> None:
+        """Note once that something was unusual."""
+        if flag not in self.flags:
+            self.flags.append(flag)
+
+
+class Source:
+    """What a grammar reads from and reports to.
+
+    `buf[pos:]` is what is not consumed yet; offsets given to a grammar's calls are relative to `buf`. Methods that may
+    have to wait for text are generators, to be used with `yield from`.
+    """
+
+    def __init__(
+        self,
+        prompt_tail: str,
+        tools: Sequence[Mapping[str, Any]] | None,
+        reasoning: bool,
+        tool_calls: bool,
+        policy: Policy,
+    ) -> None:
+        self.prompt_tail = prompt_tail
+        self.tools = tool_parameters(tools)
+        self.reasoning = reasoning
+        self.tool_calls = tool_calls
+        self.finish_reason = ""
+        self.reasoning_open = False
+        self.buf = ""
+        self.pos = 0
+        self.eof = False
+        self.out: list[Delta] = []
+        self.finished: list[ToolCall] = []
+        self.unfinished: list[IncompleteCall] = []
+        self.sink: Callable[[str], object] | None = None
+        self._eager = policy == "eager"
+        self._base = 0  # characters of raw_text before buf
+        self._parts: list[str] = []
+        self._part_starts: list[int] = []
+        self._marks: list[tuple[SegmentKind, int]] = []  # where each segment begins
+        self._kind: SegmentKind | None = None
+        self._calls = 0
+        self._held: tuple[list[Delta], int, SegmentKind | None, int, int, int, int] | None = None
+
+    # ------------------------------------------------------------------------------------ reading
+
+    @property
+    def here(self) -> int:
+        """The position in raw_text (characters)."""
+        return self._base + self.pos
+
+    def until(self, kind: SegmentKind, markers: Markers) -> Generator[None, None, str | None]:
+        """Consume text as `kind` up to the next marker; the marker itself is not consumed.
+
+        Text that may be the beginning of a marker is held back until that is known. Returns the marker, or None at the
+        end of the text.
+        """
+        find = markers.find
+        while True:
+            m = find(self.buf, self.pos)
+            if m is None:
+                self.take(kind, len(self.buf))
+                if self.eof:
+                    return None
+            elif not markers.is_partial(m):
+                self.take(kind, m.start())
+                return m.group()
+            elif self.eof:
+                find = markers.find_final
+                continue
+            else:
+                self.take(kind, m.start())
+            yield
+
+    def decide(self, shape: Shape, ahead: int = 0) -> Generator[None, None, regex.Match[str] | Literal[False] | None]:
+        """Does `shape` stand `ahead` characters from here? The match, or False, or None: the text ended before it showed.
+
+        Nothing is consumed. The match's offsets are into `buf`.
+        """
+        while True:
+            m = shape.decide(self.buf, self.pos + ahead)
+            if m is not None or self.eof:
+                return m
+            yield
+
+    def literal(self, text: str, kind: SegmentKind = "markup") -> Generator[None, None, bool]:
+        """Consume `text` as `kind` if it stands here."""
+        while True:
+            have = self.buf[self.pos : self.pos + len(text)]
+            if have == text:
+                self.take(kind, self.pos + len(text))
+                return True
+            if self.eof or not text.startswith(have):
+                return False
+            yield
+
+    def at(self, *texts: str) -> Generator[None, None, str]:
+        """Which of `texts` stands here? The empty string if none does. Nothing is consumed."""
+        while True:
+            have = self.buf[self.pos : self.pos + max(map(len, texts))]
+            for text in texts:
+                if have.startswith(text):
+                    return text
+            if self.eof or not any(text.startswith(have) for text in texts):
+                return ""
+            yield
+
+    def between(self, call: Call, markers: Markers) -> Generator[None, None, str | None]:
+        """Inside a call, up to the next marker: blanks belong to the markup, anything else is flagged as junk."""
+
+        def junk(text: str) -> None:
+            if not text.isspace():
+                call.flag("junk_in_call")
+
+        self.sink = junk
+        mark = yield from self.until("markup", markers)
+        self.sink = None
+        return mark
+
+    def at_line_start(self) -> bool:
+        """True at the beginning of the text and behind a newline."""
+        return self.here == 0 or self.raw(self.here - 1, self.here) == "\n"
+
+    def skip(self, characters: str, kind: SegmentKind = "markup") -> Generator[None, None, None]:
+        """Consume any run of `characters` as `kind`."""
+        while True:
+            end = self.pos
+            while end < len(self.buf) and self.buf[end] in characters:
+                end += 1
+            self.take(kind, end)
+            if end < len(self.buf) or self.eof:
+                return
+            yield
+
+    def json(self, sink: Callable[[str], object] | None = None) -> Generator[None, None, bool]:
+        """Consume one balanced JSON object or array as `arguments`; brackets inside strings do not count.
+
+        The text must stand at its opening bracket. False if the text ended first.
+        """
+        self.sink = sink
+        depth = 0
+        in_string = False
+        ahead = 0  # characters already looked at
+        while True:
+            buf, i, n = self.buf, self.pos + ahead, len(self.buf)
+            while i < n:
+                m = (_STRING_STOP if in_string else _JSON_STOP).search(buf, i)
+                if m is None:
+                    i = n
+                    break
+                c, i = m.group(), m.end()
+                if in_string:
+                    if c == '"':
+                        in_string = False
+                    else:
+                        i += 1  # the escaped character; it may not have come yet
+                elif c == '"':
+                    in_string = True
+                elif c in "{[":
+                    depth += 1
+                else:
+                    depth -= 1
+                    if depth == 0:
+                        self.take("arguments", i)
+                        return True
+            ahead = max(0, i - n)
+            self.take("arguments", n)
+            if self.eof:
+                return False
+            yield
+
+    def take(self, kind: SegmentKind, end: int) -> None:
+        """Consume `buf[pos:end]` as `kind`. Reasoning and content flow out, the rest goes to `sink` while there is one."""
+        if end <= self.pos:
+            return
+        if kind is not self._kind:
+            self._marks.append((kind, self._base + self.pos))
+            self._kind = kind
+        if kind == "content" or kind == "reasoning":
+            self.out.append(Delta(kind, self.buf[self.pos : end]))
+        elif self.sink is not None and kind != "name":
+            self.sink(self.buf[self.pos : end])
+        self.pos = end
+
+    def raw(self, start: int, end: int) -> str:
+        """`raw_text[start:end]` of what was fed so far."""
+        if start >= end:
+            return ""
+        i = bisect_right(self._part_starts, start) - 1
+        j = bisect_right(self._part_starts, end - 1)
+        first = self._part_starts[i]
+        return "".join(self._parts[i:j])[start - first : end - first]
+
+    # ------------------------------------------------------------------------------------ calls
+
+    def open_call(
+        self, name: str, call_id: str | None = None, *, start: int | None = None, flags: Sequence[str] = ()
+    ) -> Call:
+        """A call begins: its name is known. `start` is where its raw text begins (characters of raw_text)."""
+        call = Call(name, call_id, self.here if start is None else start, flags)
+        call.raw_from = self.here
+        if self._eager:
+            self._announce(call)
+        return call
+
+    def write(self, call: Call, json_text: str) -> None:
+        """Append to the call's arguments."""
+        call.pieces.append(json_text)
+        if self._eager:
+            self.out.append(Delta("arguments", json_text, call.index))
+
+    def close_call(self, call: Call, *, repaired: bool = False) -> None:
+        """The call is whole. Arguments that are not a strict JSON object are repaired, or the call is malformed."""
+        raw = self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
+        arguments = "".join(call.pieces)
+        if not is_json_object(arguments):
+            mended = repair(arguments)
+            if mended is None or not is_json_object(mended):
+                self.drop_call(call, "malformed")
+                return
+            arguments, repaired = mended, True
+        if not self._eager:
+            self._announce(call)
+            self.out.append(Delta("arguments", arguments, call.index))
+        self.out.append(Delta("call_end", "", call.index))
+        unknown = bool(self.tools) and call.name not in self.tools
+        status: Literal["ok", "repaired", "unknown_tool"] = (
+            "unknown_tool" if unknown else "repaired" if repaired else "ok"
+        )
+        self.finished.append(ToolCall(call.id, call.name, arguments, raw, status, tuple(call.flags)))
+
+    def drop_call(self, call: Call, status: IncompleteStatus) -> None:
+        """The call was cut, or cannot be read: it stays visible as such, with all of its text."""
+        self.lose_call(
+            call.start, status, call.name, self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
+        )
+
+    def lose_call(self, start: int, status: IncompleteStatus, name: str | None = None, raw_arguments: str = "") -> None:
+        """A call that did not get as far as its name; all text from `start` to here is its raw text."""
+        self.unfinished.append(IncompleteCall(name, raw_arguments, self.raw(start, self.here), status))
+
+    def _announce(self, call: Call) -> None:
+        call.index = self._calls
+        self._calls += 1
+        self.out.append(Delta("call", call.name, call.index, call.id))
+
+    # ------------------------------------------------------------------------------------ trying
+
+    def hold(self) -> None:
+        """From here on nothing flows out until `release` or `relabel`: what is read may turn out to be something else."""
+        assert self._held is None
+        self._held = (
+            self.out, len(self._marks), self._kind, len(self.finished), len(self.unfinished), self._calls, self.here
+        )  # fmt: skip
+        self.out = []
+
+    def release(self) -> None:
+        """It was what it seemed: let it flow."""
+        assert self._held is not None
+        held, self.out = self.out, self._held[0]
+        self.out.extend(held)
+        self._held = None
+
+    def relabel(self, *pieces: tuple[SegmentKind, int]) -> None:
+        """It was something else: all that was read since `hold` is these `(kind, end)` pieces (characters of raw_text)."""
+        assert self._held is not None
+        self.out, marks, self._kind, finished, unfinished, self._calls, start = self._held
+        self._held = None
+        del self._marks[marks:], self.finished[finished:], self.unfinished[unfinished:]
+        for kind, end in pieces:
+            if end <= start:
+                continue
+            if kind is not self._kind:
+                self._marks.append((kind, start))
+                self._kind = kind
+            if kind == "content" or kind == "reasoning":
+                self.out.append(Delta(kind, self.raw(start, end)))
+            start = end
+        assert start == self.here
+
+    # ------------------------------------------------------------------------------------ driving
+
+    def add(self, text: str) -> None:
+        """The next characters of the completion."""
+        self._part_starts.append(self._base + len(self.buf))
+        self._parts.append(text)
+        if self.pos == len(self.buf):
+            self._base += self.pos
+            self.buf = text
+        else:
+            self._base += self.pos
+            self.buf = self.buf[self.pos :] + text
+        self.pos = 0
+
+    def deltas(self) -> list[Delta]:
+        """What may flow out now."""
+        if self._held is not None:
+            out = list(self._held[0])
+            self._held[0].clear()
+            return out
+        out, self.out = self.out, []
+        return out
+
+    def segments(self, length: int) -> tuple[Segment, ...]:
+        ends = [start for _, start in self._marks[1:]] + [length]
+        return tuple(Segment(kind, start, end) for (kind, start), end in zip(self._marks, ends, strict=True))
+
+
+_JSON_STOP = regex.compile(r'["{}\[\]]')
+_STRING_STOP = regex.compile(r'["\\]')
+
+Grammar = Callable[[Source], Iterator[None]]
+
+
+class StreamParser:
+    """Parses one completion as it arrives.
+
+    Args:
+        format: a `prr_*` name or a `Format`.
+        tools: the request's tools (OpenAI shape); they type the values of formats that write no types.
+        prompt_tail: text of the prompt from its last turn opener on: it says whether reasoning is already open.
+        reasoning, tool_calls: switch one half off; its markup then stays verbatim in the content.
+        stream_arguments: `eager` sends argument text as it comes, `complete` a call only once it is closed.
+        tokenizer: needed only for `ParsedCompletion.tokens`.
+
+    Raises:
+        UnknownFormat: `format` names no format.
+    """
+
+    def __init__(
+        self,
+        format: str | Format,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        prompt_tail: str = "",
+        reasoning: bool = True,
+        tool_calls: bool = True,
+        stream_arguments: Policy = "eager",
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        from prr_plugins.common.formats import get_format
+
+        self.format = get_format(format) if isinstance(format, str) else format
+        self._tokenizer = tokenizer
+        self._source = Source(prompt_tail, tools, reasoning, tool_calls, stream_arguments)
+        self._ids: list[int] = []
+        self._result: ParsedCompletion | None = None
+        self._grammar = self.format.grammar(self._source)
+        next(self._grammar, None)  # to its first wait: the prompt's tail is read, `reasoning_open` is true
+
+    @property
+    def reasoning_open(self) -> bool:
+        """True while the text that comes next is reasoning."""
+        return self._source.reasoning_open
+
+    @property
+    def result(self) -> ParsedCompletion:
+        """The parsed completion; there after `finish`."""
+        if self._result is None:
+            raise RuntimeError("the completion is not finished: call finish() first")
+        return self._result
+
+    def feed(self, text: str, ids: Sequence[int] = ()) -> list[Delta]:
+        """The next text (special tokens shown, stop token left out) and the ids that came with it."""
+        if ids:
+            self._ids.extend(ids)
+        if not text:
+            return []
+        self._source.add(text)
+        next(self._grammar, None)
+        return self._source.deltas()
+
+    def finish(self, finish_reason: str = "stop") -> list[Delta]:
+        """The completion is over, for OpenAI's `finish_reason` (`length`: it was cut). Flushes what was held back."""
+        source = self._source
+        if self._result is not None:
+            return []
+        source.finish_reason = finish_reason
+        source.eof = True
+        for _ in self._grammar:
+            pass
+        source.take("content", len(source.buf))
+        raw_text = "".join(source._parts)
+        segments = source.segments(len(raw_text))
+        self._result = ParsedCompletion(
+            format=self.format.name,
+            raw_text=raw_text,
+            raw_completion_ids=tuple(self._ids) if self._ids else None,
+            segments=segments,
+            reasoning=_joined(raw_text, segments, "reasoning"),
+            content=_joined(raw_text, segments, "content"),
+            parsed_tool_calls=tuple(source.finished),
+            incomplete_calls=tuple(source.unfinished),
+            finish_reason=finish_reason,
+            tokenizer=self._tokenizer,
+        )
+        return source.deltas()
+
+
+def _joined(text: str, segments: Sequence[Segment], kind: SegmentKind) -> str | None:
+    return "".join(text[s.start : s.end] for s in segments if s.kind == kind) or None
+
+
+def parse(
+    format: str | Format,
+    text: str,
+    *,
+    token_ids: Sequence[int] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    prompt_tail: str = "",
+    finish_reason: str = "stop",
+    tokenizer: Tokenizer | None = None,
+    reasoning: bool = True,
+    tool_calls: bool = True,
+) -> ParsedCompletion:
+    """Parse a whole completion: one `feed` and a `finish`. Arguments as for `StreamParser`."""
+    parser = StreamParser(
+        format, tools=tools, prompt_tail=prompt_tail, tokenizer=tokenizer, reasoning=reasoning, tool_calls=tool_calls,
+        stream_arguments="complete",
+    )  # fmt: skip
+    parser.feed(text, token_ids or ())
+    parser.finish(finish_reason)
+    return parser.result

@@ -1,0 +1,80 @@
+"""How a grammar reads: literals found in a growing text, each character looked at once.
+
+Promises: a `Markers` search never misses a marker that a chunk border cuts, and never holds back more text than the
+longest marker has; a `Shape` decides a bounded look-ahead as soon as the text allows. Knows no format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import regex
+
+
+class Markers:
+    """A set of literals to look for.
+
+    `find(text, pos)` gives the leftmost match: a whole marker, or at the end of the text the beginning of one that may
+    still come (`is_partial`). Where one marker begins another the longer wins.
+    """
+
+    __slots__ = ("_longer", "find", "find_final", "literals")
+
+    def __init__(self, *literals: str) -> None:
+        if not literals or not all(literals):
+            raise ValueError("markers must be non-empty literals")
+        ordered = sorted(set(literals), key=len, reverse=True)
+        whole = "|".join(map(re.escape, ordered))
+        # Beginnings stand before whole markers, so that at the end of the text `<a` waits for `<ab`. Every alternative
+        # begins with a literal: that lets `re` skip ahead by character set.
+        begun = "|".join(_beginnings(ordered))
+        self.literals = frozenset(ordered)
+        self._longer = frozenset(a for a in ordered if any(b != a and b.startswith(a) for b in ordered))
+        self.find = re.compile(f"{begun}|{whole}" if begun else whole).search
+        self.find_final = re.compile(whole).search
+
+    def is_partial(self, m: re.Match[str]) -> bool:
+        """True if `m` may still grow into a marker: it is cut by the end of the text."""
+        text = m.group()
+        return text not in self.literals or (text in self._longer and m.end() == len(m.string))
+
+    def __or__(self, other: Markers) -> Markers:
+        return Markers(*self.literals, *other.literals)
+
+
+def _beginnings(literals: Iterable[str]) -> list[str]:
+    """For each first character a pattern of the proper beginnings of the literals, at the end of the text."""
+    tree: dict[str, Any] = {}
+    for literal in literals:
+        node = tree
+        for c in literal[:-1]:
+            node = node.setdefault(c, {})
+
+    def rest(node: dict[str, Any]) -> str:
+        if not node:
+            return ""
+        return "(?:" + "|".join(re.escape(c) + rest(n) for c, n in node.items()) + ")?+"
+
+    return [re.escape(c) + rest(node) + r"\Z" for c, node in tree.items()]
+
+
+class Shape:
+    """A bounded pattern to be decided at one position.
+
+    `decide(text, pos)` gives the match, `False` if no further text can make it match, or None: more text is needed.
+    The pattern must be bounded and free of backtracking (possessive quantifiers); a whole match is preferred to a longer
+    one that may still come, so it must not end in anything optional.
+    """
+
+    __slots__ = ("_match",)
+
+    def __init__(self, pattern: str) -> None:
+        self._match = regex.compile(pattern, regex.VERSION1).match
+
+    def decide(self, text: str, pos: int) -> regex.Match[str] | Literal[False] | None:
+        m = self._match(text, pos, partial=True)
+        if m is None:
+            return False
+        return None if m.partial else m
