@@ -171,7 +171,7 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 
 
 def repair(text: str) -> str | None:
-    """`text` as strict JSON if quotes, trailing commas, Python literals or raw control characters are all that is wrong.
+    """`text` as strict JSON if only quotes, trailing commas, Python literals or raw control characters are wrong.
 
     Everything that was JSON is kept as it stood. None if more than that is wrong (a missing closer, say).
     """

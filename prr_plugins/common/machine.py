@@ -37,13 +37,13 @@ Policy = Literal["eager", "complete"]
 class Delta(NamedTuple):
     """One step of the tolerant view.
 
-    `reasoning` and `content` carry text. A call comes as `call` (`text` is its name, whole), `arguments` (JSON text to be
-    appended) and `call_end`; under the `complete` policy a call comes only when it is closed. `index` counts calls.
+    `reasoning` and `content` carry text. A call comes as `call` (`text` is its name, whole), `arguments` (JSON text to
+    be appended) and `call_end`; under the `complete` policy a call comes only when it is closed. `index` counts calls.
     """
 
     kind: Literal["reasoning", "content", "call", "arguments", "call_end"]
     text: str
-    index: int = -1
+    index: int = -1  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
     call_id: str | None = None
 
 
@@ -136,7 +136,7 @@ class Source:
             yield
 
     def decide(self, shape: Shape, ahead: int = 0) -> Generator[None, None, regex.Match[str] | Literal[False] | None]:
-        """Does `shape` stand `ahead` characters from here? The match, or False, or None: the text ended before it showed.
+        """Does `shape` stand `ahead` characters from here? The match, False, or None: the text ended before it showed.
 
         Nothing is consumed. The match's offsets are into `buf`.
         """
@@ -233,7 +233,7 @@ class Source:
             yield
 
     def take(self, kind: SegmentKind, end: int) -> None:
-        """Consume `buf[pos:end]` as `kind`. Reasoning and content flow out, the rest goes to `sink` while there is one."""
+        """Consume `buf[pos:end]` as `kind`. Reasoning and content flow out, the rest goes to `sink` if there is one."""
         if end <= self.pos:
             return
         if kind is not self._kind:
@@ -310,7 +310,7 @@ class Source:
     # ------------------------------------------------------------------------------------ trying
 
     def hold(self) -> None:
-        """From here on nothing flows out until `release` or `relabel`: what is read may turn out to be something else."""
+        """From here on nothing flows out until `release` or `relabel`: what is read may turn out otherwise."""
         assert self._held is None
         self._held = (
             self.out, len(self._marks), self._kind, len(self.finished), len(self.unfinished), self._calls, self.here
@@ -325,7 +325,7 @@ class Source:
         self._held = None
 
     def relabel(self, *pieces: tuple[SegmentKind, int]) -> None:
-        """It was something else: all that was read since `hold` is these `(kind, end)` pieces (characters of raw_text)."""
+        """It was something else: what was read since `hold` is these `(kind, end)` pieces (characters of raw_text)."""
         assert self._held is not None
         self.out, marks, self._kind, finished, unfinished, self._calls, start = self._held
         self._held = None

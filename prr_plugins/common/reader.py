@@ -64,8 +64,8 @@ class Shape:
     """A bounded pattern to be decided at one position.
 
     `decide(text, pos)` gives the match, `False` if no further text can make it match, or None: more text is needed.
-    The pattern must be bounded and free of backtracking (possessive quantifiers); a whole match is preferred to a longer
-    one that may still come, so it must not end in anything optional.
+    The pattern must be bounded and free of backtracking (possessive quantifiers); a whole match is preferred to a
+    longer one that may still come, so it must not end in anything optional.
     """
 
     __slots__ = ("_match",)

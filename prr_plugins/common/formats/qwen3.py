@@ -5,9 +5,10 @@ The models' own chat templates write an assistant turn as
     <think>\\nREASONING\\n</think>\\n\\nCONTENT\\n\\n<tool_call>\\n<function=NAME>\\n
     <parameter=KEY>\\nVALUE\\n</parameter>\\n</function>\\n</tool_call>\\n<tool_call>...
 
-(Qwen3-Coder without the reasoning; the prompt may end in `<think>\\n` or in `<think>\\n\\n</think>\\n\\n`). The frames are the
-newlines written here; they belong to the marker only when they stand exactly so. Values are not escaped, so only the
-place tells a closer from text: `</parameter>` closes where `<parameter=`, `</function>` or `</tool_call>` follows.
+(Qwen3-Coder without the reasoning; the prompt may end in `<think>\\n` or in `<think>\\n\\n</think>\\n\\n`). The frames
+are the newlines written here; they belong to the marker only when they stand exactly so. Values are not escaped, so
+only the place tells a closer from text: `</parameter>` closes where `<parameter=`, `</function>` or `</tool_call>`
+follows.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _reasoning(s: Source) -> Iterator[None]:
 
 
 def _calls_in_reasoning(s: Source) -> Generator[None, None, bool]:
-    """Calls that stand inside reasoning are meant if nothing but the closer follows them; else they are drafts, and text.
+    """Calls inside reasoning are meant if nothing but its closer follows them; else they are drafts, and text.
 
     False if reasoning goes on after them.
     """
