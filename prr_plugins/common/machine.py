@@ -37,8 +37,9 @@ Policy = Literal["eager", "complete"]
 class Delta(NamedTuple):
     """One step of the tolerant view.
 
-    `reasoning` and `content` carry text. A call comes as `call` (`text` is its name, whole), `arguments` (JSON text to
-    be appended) and `call_end`; under the `complete` policy a call comes only when it is closed. `index` counts calls.
+    `reasoning` and `content` carry text. A call comes as `call` (`text` is its name, whole), `arguments` (JSON text to be
+    appended) and `call_end` (`text` is its `raw_arguments`); under the `complete` policy a call comes only when it is
+    closed. `index` counts calls.
     """
 
     kind: Literal["reasoning", "content", "call", "arguments", "call_end"]
@@ -285,7 +286,7 @@ class Source:
         if not self._eager:
             self._announce(call)
             self.out.append(Delta("arguments", arguments, call.index))
-        self.out.append(Delta("call_end", "", call.index))
+        self.out.append(Delta("call_end", raw, call.index))
         unknown = bool(self.tools) and call.name not in self.tools
         status: Literal["ok", "repaired", "unknown_tool"] = (
             "unknown_tool" if unknown else "repaired" if repaired else "ok"
@@ -415,6 +416,17 @@ class StreamParser:
     def reasoning_open(self) -> bool:
         """True while the text that comes next is reasoning."""
         return self._source.reasoning_open
+
+    @property
+    def shown(self) -> int:
+        """Characters of raw_text that have been read for good; what is behind is still held back."""
+        held = self._source._held
+        return self._source.here if held is None else held[-1]
+
+    def text_from(self, start: int) -> str:
+        """All text fed so far from character `start` of raw_text on."""
+        source = self._source
+        return source.raw(start, source._base + len(source.buf))
 
     @property
     def result(self) -> ParsedCompletion:
