@@ -1,0 +1,110 @@
+"""What a template writes around assistant turns of one shape, learnt once and remembered.
+
+Everything here is independent of the new messages of a request, so it is rendered once for each `Scene`
+(system messages, call names and ids, tools, template kwargs) and kept in a small LRU cache.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from prr_plugins.common.seam import Seams
+from prr_plugins.common.standin import Message, Placement, Scene, StandIns, Tail
+
+T = TypeVar("T")
+
+_CACHED = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a turn of one shape ends with when nothing follows it."""
+
+    alone: Tail | None
+    """Behind the last mark: what is left of the calls, then the close. None: the template ends no conversation so."""
+    close: str | None
+    """The close alone; None where it could not be told from what is left of the calls."""
+
+
+class Frames:
+    """Learns from `stand_ins`; `stop_ids` tell a close from a call's closing markup."""
+
+    def __init__(self, stand_ins: StandIns, seams: Seams, stop_ids: Collection[int]) -> None:
+        self._stand_ins = stand_ins
+        self._seams = seams
+        self._stop_ids = stop_ids
+        self._cache: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def frame(self, scene: Scene, placement: Placement) -> Frame:
+        """How a turn with these calls ends, seen from the marks of `placement`."""
+
+        def learn() -> Frame:
+            alone = self._stand_ins.tail(scene, placement, (), False)
+            if alone is None or not scene.calls:
+                return Frame(alone, alone.text if alone else None)
+            stops = [m.start() for m in self._seams.added(alone.text) if self._seams.ids[m[0]] in self._stop_ids]
+            bare = self.bare_close(scene)
+            if bare is not None and alone.text.endswith(bare) and (bare or not stops):
+                return Frame(alone, bare)
+            return Frame(alone, alone.text[stops[-1] :] if stops else None)
+
+        return self._cached("frame", scene, learn, placement)
+
+    def bare_close(self, scene: Scene) -> str | None:
+        """What closes a turn without calls."""
+
+        def learn() -> str | None:
+            bare = scene.without_calls()
+            tails = (self._stand_ins.tail(bare, place, (), False) for place in self._stand_ins.placements(bare))
+            return next((tail.text for tail in tails if tail is not None), None)
+
+        return self._cached("bare", scene, learn)
+
+    def openers(self, scene: Scene) -> frozenset[str]:
+        """The added tokens that open a message behind this turn, whatever its role."""
+
+        def learn() -> frozenset[str]:
+            follow: list[Message] = [{"role": role, "content": "x"} for role in ("user", "system")]
+            if scene.calls:
+                follow.append({"role": "tool", "tool_call_id": scene.calls[0][0], "content": "x"})
+            found = set()
+            for placement in self._stand_ins.placements(scene):
+                alone = self.frame(scene, placement).alone
+                for message in follow if alone else ():
+                    tail = self._stand_ins.tail(scene, placement, [message], False)
+                    if alone and tail and tail.mark == alone.mark and tail.text.startswith(alone.text):
+                        found.add(self._seams.starts(tail.text[len(alone.text) :].lstrip()))
+                if found:
+                    break
+            return frozenset(opener for opener in found if opener)
+
+        return self._cached("openers", scene, learn)
+
+    def reasoning(self, scene: Scene) -> tuple[str, str] | None:
+        """The text in front of a turn's reasoning and the text between reasoning and content."""
+        return self._cached("reasoning", scene, lambda: self._stand_ins.reasoning_frame(scene))
+
+    def generation_ids(self, scene: Scene) -> list[int]:
+        """The generation prompt."""
+        return self._cached(
+            "generation", scene, lambda: self._seams.encode(self._stand_ins.generation_prompt(scene) or "")
+        )
+
+    def _cached(self, what: str, scene: Scene, learn: Callable[[], T], *more: object) -> T:
+        key = (what, scene.digest, *more)
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                value: T = self._cache[key]
+                return value
+        value = learn()
+        with self._lock:
+            self._cache[key] = value
+            while len(self._cache) > _CACHED:
+                self._cache.popitem(last=False)
+        return value

@@ -1,0 +1,164 @@
+"""Stand-ins: short conversations that make a chat template show what it writes behind an assistant turn.
+
+Promise: what is learnt here comes out of the engine's own render function and of nothing else. A stand-in
+is `[system messages, user, assistant(marks, same call names and ids), *new messages]`, with the request's tools and template kwargs. The
+marks are random words in the reasoning, the content and the last call's arguments; the text behind the last
+mark is the end of the assistant turn and everything after it. Templates drop some of these (content beside calls,
+reasoning of earlier turns) and refuse some combinations, so several placements are tried in turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+Tools = list[dict[str, Any]] | None
+
+
+class Render(Protocol):
+    """The engine's own path from messages to prompt text: argument parsing, content format, template.
+
+    `messages` are in OpenAI shape (arguments as JSON strings) and are not kept or changed by the callee.
+    Anything it raises means that the template does not support these messages.
+    """
+
+    def __call__(
+        self,
+        messages: list[Message],
+        tools: Tools,
+        add_generation_prompt: bool,
+        template_kwargs: Mapping[str, Any],
+    ) -> str: ...
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a stand-in takes over from the request: the frame around the one turn it imitates."""
+
+    head: tuple[Message, ...]
+    calls: tuple[tuple[str | None, str], ...]
+    """Id and name of each call of the assistant turn."""
+    tools: Tools
+    template_kwargs: Mapping[str, Any]
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of all of it."""
+        content = json.dumps([self.head, self.calls, self.tools, dict(self.template_kwargs)], default=str)
+        return hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).digest()
+
+    def without_calls(self) -> Scene:
+        return Scene(self.head, (), self.tools, self.template_kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which parts of the assistant message carry a mark."""
+
+    reasoning: bool
+    content: bool
+    arguments: bool
+
+
+_WITH_CALLS = tuple(
+    Placement(reasoning, content, arguments)
+    for arguments in (True, False)
+    for reasoning, content in ((True, True), (True, False), (False, True), (False, False))
+    if reasoning or content or arguments
+)
+_WITHOUT_CALLS = (Placement(True, True, False), Placement(False, True, False), Placement(True, False, False))
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The text behind the last mark of a rendered stand-in."""
+
+    text: str
+    mark: str
+    """Which mark was the last one."""
+    shows_reasoning: bool
+    """The reasoning mark is in the rendered text."""
+
+
+class StandIns:
+    """Renders stand-ins. Every method returns None where the template raises or drops every mark."""
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        # Words of letters only: no tokenizer, template or JSON writer changes them; random: no content can hold them.
+        word = "".join(chr(ord("a") + byte % 26) for byte in secrets.token_bytes(24))
+        self._reasoning, self._content, self._arguments, self._user = (f"{kind}{word}" for kind in "rcau")
+        self.marks = (self._reasoning, self._content, self._arguments, self._user)
+
+    def placements(self, scene: Scene) -> tuple[Placement, ...]:
+        """Placements in the order they should be tried."""
+        return _WITH_CALLS if scene.calls else _WITHOUT_CALLS
+
+    def tail(
+        self, scene: Scene, placement: Placement, new_messages: Sequence[Message], add_generation_prompt: bool
+    ) -> Tail | None:
+        """What the template writes behind the assistant turn, up to the end."""
+        messages = [*scene.head, self._question(), self._assistant(scene, placement), *new_messages]
+        text = self._try(messages, scene, add_generation_prompt)
+        if text is None:
+            return None
+        end, mark = max((text.rfind(word) + len(word), word) if word in text else (-1, "") for word in self.marks[:3])
+        if end < 0:
+            return None
+        return Tail(text[end:], mark, self._reasoning in text)
+
+    def reasoning_frame(self, scene: Scene) -> tuple[str, str] | None:
+        """The text in front of a turn's reasoning (from the question on) and between reasoning and content."""
+        messages = [*scene.head, self._question(), self._assistant(scene.without_calls(), Placement(True, True, False))]
+        text = self._try(messages, scene, False)
+        if text is None:
+            return None
+        question, reasoning, content = (text.find(word) for word in (self._user, self._reasoning, self._content))
+        if not 0 <= question < reasoning < content:
+            return None
+        return text[question + len(self._user) : reasoning], text[reasoning + len(self._reasoning) : content]
+
+    def generation_prompt(self, scene: Scene) -> str | None:
+        """What the template adds to a user message to have it answered."""
+        messages = [*scene.head, self._question()]
+        closed, opened = (self._try(messages, scene, ask) for ask in (False, True))
+        if closed is None or opened is None or not opened.startswith(closed):
+            return None
+        return opened[len(closed) :]
+
+    def _question(self) -> Message:
+        return {"role": "user", "content": self._user}
+
+    def _assistant(self, scene: Scene, placement: Placement) -> Message:
+        message: Message = {"role": "assistant", "content": self._content if placement.content else ""}
+        if placement.reasoning:
+            message["reasoning"] = message["reasoning_content"] = self._reasoning
+        if scene.calls:
+            arguments = ["{}"] * len(scene.calls)
+            if placement.arguments:
+                arguments[-1] = json.dumps({"x": self._arguments})
+            message["tool_calls"] = [
+                {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+                for (call_id, name), text in zip(scene.calls, arguments, strict=True)
+            ]
+        return message
+
+    def _try(self, messages: list[Message], scene: Scene, add_generation_prompt: bool) -> str | None:
+        try:
+            return self._render(messages, scene.tools, add_generation_prompt, scene.template_kwargs)
+        except Exception:  # whatever a template or an engine raises on messages that it does not support
+            return None
+
+
+def leading(messages: Sequence[Message]) -> Iterator[Message]:
+    """The system and developer messages that open a conversation."""
+    for message in messages:
+        if message.get("role") not in ("system", "developer"):
+            return
+        yield message
