@@ -1,0 +1,22 @@
+"""Gathers the commands of `prr`; a command is imported only when it is called."""
+
+from __future__ import annotations
+
+import typer
+
+from prr_plugins.cli import parse
+
+app = typer.Typer(
+    help="Parse-Render Roundtrip: lossless parsers and prompt splicing for vLLM and SGLang.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Makes `prr` a group even while it has a single command."""
+
+
+app.command("parse")(parse.command)
