@@ -107,6 +107,8 @@ SETTINGS: tuple[Setting, ...] = (
          "what a request gets whose history holds a turn that cannot be spliced"),
     _row("VERIFY", "verify", 0.0, (_share, "a share from 0 to 1"),
          "share of spliced requests checked against a full render of their history"),
+    _row("ADMIN", "admin", False, (_flag, "1 | 0"),
+         "serve the run-time switch under /v1/prr"),
     _row("TEST", "test", False, (_flag, "1 | 0"),
          "allow the test-only settings"),
     _row("FAULT", "fault", None, _choice("parse", "capture", "store", "bridge", "splice"),
@@ -127,6 +129,7 @@ class Settings:
     stream_arguments: StreamArguments = "eager"
     on_miss: OnMiss = "render"
     verify: float = 0.0
+    admin: bool = False
     test: bool = False
     fault: Fault | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)

@@ -1,0 +1,25 @@
+"""The vLLM plugin: `--tool-call-parser prr_*`, `--reasoning-parser prr_*`, and spliced prompts for their chats.
+
+It only translates between vLLM's types and `prr_plugins.common`; it knows no model format. Rooms:
+
+- `hooks`: every place where it touches vLLM, in one table, checked at start.
+- `parser`: the one `Parser` that serves a request; `registered`: the pair of classes behind each name.
+- `serving`: follows a chat request: splice, capture, what the client gets to see.
+- `runtime`: what one API process holds (store, splicer, counters); `switch`, `admin`: changing the mode at run time.
+- `startup`: what must be right before a server starts, and the one line that says what is active.
+
+With stock parsers chosen nothing of vLLM's request path is touched (L6): `register` only adds names and two checks;
+the rest is put in place when a `prr_*` parser is composed.
+"""
+
+from __future__ import annotations
+
+GROUP = "vllm.general_plugins"
+
+
+def register() -> None:
+    """Entry point of `vllm.general_plugins`. vLLM calls it in every process, and may do so more than once."""
+    from prr_plugins.vllm import hooks, registered
+
+    registered.register_names()
+    hooks.install("register")

@@ -1,0 +1,128 @@
+"""Deltas of the parser as vLLM's `DeltaMessage`, and what a client makes of them.
+
+Promises: one `DeltaMessage` for one chunk (None where nothing flows); a call's first delta carries its id, type and name,
+its last one `raw_arguments`. `Accumulated` is the message a client holds after appending every delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import SerializeAsAny
+from vllm.entrypoints.generate.base.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
+from vllm.renderers.chat_utils import make_tool_call_id
+
+from prr_plugins.common.machine import Delta
+
+
+class RawDeltaFunctionCall(DeltaFunctionCall):
+    """The last delta of a call: `raw_arguments` is the whole argument text as the model wrote it."""
+
+    raw_arguments: str
+
+
+class RawDeltaToolCall(DeltaToolCall):
+    # vLLM serialises a field by its declared type, which would drop what a subclass adds.
+    function: SerializeAsAny[DeltaFunctionCall] | None = None
+
+
+class RawDeltaMessage(DeltaMessage):
+    tool_calls: list[SerializeAsAny[DeltaToolCall]] = []  # type: ignore[assignment]
+
+
+@dataclass
+class _Call:
+    """What one chunk says about one call. Only what is said is set: vLLM leaves unset fields out."""
+
+    index: int
+    fields: dict[str, Any] = field(default_factory=dict)
+    function: dict[str, Any] = field(default_factory=dict)
+
+    def model(self) -> DeltaToolCall:
+        kind = RawDeltaFunctionCall if "raw_arguments" in self.function else DeltaFunctionCall
+        return RawDeltaToolCall(index=self.index, function=kind(**self.function), **self.fields)
+
+
+class DeltaAssembler:
+    """Turns parser deltas into messages, and accumulates them as a client would.
+
+    new_id: makes the id of a call (from its name) where the format writes none.
+    reasoning: False leaves reasoning out of the messages (`include_reasoning=false`).
+    """
+
+    def __init__(self, new_id: Callable[[str], str] | None = None, *, reasoning: bool = True) -> None:
+        self._new_id = new_id or (lambda name: make_tool_call_id())
+        self._reasoning = reasoning
+        self.sent = Accumulated()
+
+    def message(self, deltas: Iterable[Delta]) -> DeltaMessage | None:
+        content: list[str] = []
+        reasoning: list[str] = []
+        calls: dict[int, _Call] = {}
+        for delta in deltas:
+            if delta.kind == "content":
+                content.append(delta.text)
+            elif delta.kind == "reasoning":
+                if self._reasoning:
+                    reasoning.append(delta.text)
+            else:
+                self._add(calls.setdefault(delta.index, _Call(delta.index)), delta)
+        fields: dict[str, Any] = {}
+        if content:
+            fields["content"] = "".join(content)
+            self.sent.content.extend(content)
+        if reasoning:
+            fields["reasoning"] = "".join(reasoning)
+            self.sent.reasoning.extend(reasoning)
+        if calls:
+            fields["tool_calls"] = [call.model() for call in calls.values()]
+        return RawDeltaMessage(**fields) if fields else None
+
+    def _add(self, call: _Call, delta: Delta) -> None:
+        if delta.kind == "call":
+            call_id = delta.call_id or self._new_id(delta.text)
+            call.fields |= {"id": call_id, "type": "function"}
+            call.function |= {"name": delta.text, "arguments": ""}
+            self.sent.calls[delta.index] = SentCall(call_id, delta.call_id, delta.text)
+        elif delta.kind == "arguments":
+            call.function["arguments"] = call.function.get("arguments", "") + delta.text
+            self.sent.calls[delta.index].arguments.append(delta.text)
+        else:
+            call.function.setdefault("arguments", "")
+            call.function["raw_arguments"] = delta.text
+            self.sent.calls[delta.index].ended = True
+
+
+@dataclass
+class SentCall:
+    """One call as sent so far. `native_id` is the model's own, None where we made it up."""
+
+    id: str
+    native_id: str | None
+    name: str
+    arguments: list[str] = field(default_factory=list)
+    ended: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass
+class Accumulated:
+    """The message that a client accumulates."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: dict[int, SentCall] = field(default_factory=dict)
+
+    def message(self) -> dict[str, Any]:
+        """In OpenAI shape."""
+        made: dict[str, Any] = {"role": "assistant", "content": "".join(self.content) or None}
+        if self.reasoning:
+            made["reasoning"] = "".join(self.reasoning)
+        if self.calls:
+            made["tool_calls"] = [call.to_dict() for call in self.calls.values()]
+        return made

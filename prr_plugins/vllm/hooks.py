@@ -1,0 +1,145 @@
+"""Every place where the plugin touches vLLM, in one table.
+
+Each hook is looked up and checked (it exists, and takes the parameters we rely on) before anything is put in its place;
+what is missing is named in the start line and by `prr doctor`, and what hangs on it stays off. Nothing else in this
+folder patches vLLM.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+# register: in every process. compose: once a prr_* parser is chosen. admin: only where the run-time switch is served.
+Stage = Literal["register", "compose", "admin", "check"]
+
+TRIED = ("0.32.0",)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One place.
+
+    target: `module:attribute.path` in vLLM.
+    public: documented by vLLM for plugins; anything else may move with any release.
+    stage: when it is put in place; `check`: it is only relied upon, not replaced.
+    wrapper: `module:function` of ours; called with the original, it returns the replacement.
+    parameters: names that the target must take.
+    loses: what does not work without it.
+    tried: vLLM versions on which the tests ran.
+    """
+
+    name: str
+    target: str
+    public: bool
+    stage: Stage
+    loses: str
+    wrapper: str | None = None
+    parameters: tuple[str, ...] = ()
+    tried: tuple[str, ...] = TRIED
+
+
+_SERVING = "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat"
+_RENDERER = "vllm.renderers.online_renderer:OnlineRenderer"
+_OURS = "prr_plugins.vllm"
+
+HOOKS: tuple[Hook, ...] = (
+    Hook("tool_names", "vllm.tool_parsers:ToolParserManager.register_lazy_module", True, "check",
+         "names for --tool-call-parser", parameters=("name", "module_path", "class_name")),
+    Hook("reasoning_names", "vllm.reasoning:ReasoningParserManager.register_lazy_module", True, "check",
+         "names for --reasoning-parser", parameters=("name", "module_path", "class_name")),
+    Hook("arguments", "vllm.utils.argparse_utils:FlexibleArgumentParser.parse_args", False, "register",
+         "refusing wrong arguments before the engine starts", f"{_OURS}.startup:wrap_parse_args"),
+    Hook("compose", "vllm.parser.parser_manager:ParserManager._compose_parser", False, "register",
+         "byte-exact content, raw ids, splicing", f"{_OURS}.startup:wrap_compose_parser",
+         ("tool_parser_name", "reasoning_parser_name", "enable_auto_tools", "tool_strict_level", "tokenizer")),
+    Hook("start", f"{_RENDERER}.warmup", False, "compose",
+         "the check against the template, splicing", f"{_OURS}.startup:wrap_warmup"),
+    Hook("prompt", f"{_RENDERER}.preprocess_chat", False, "compose",
+         "splicing", f"{_OURS}.serving:wrap_preprocess_chat",
+         ("request", "messages", "default_template", "default_template_content_format", "default_template_kwargs",
+          "tool_dicts", "parser")),
+    Hook("id_reuse", "vllm.renderers.online_renderer:_reused_prompt_token_ids", False, "check",
+         "splicing", parameters=("request", "renderer", "messages")),
+    Hook("render", "vllm.renderers.base:BaseRenderer.render_messages", False, "check",
+         "splicing", parameters=("messages", "params")),
+    Hook("request", f"{_SERVING}.create_chat_completion", False, "compose",
+         "splicing, capture, the request fields", f"{_OURS}.serving:wrap_create_chat_completion",
+         ("request", "raw_request")),
+    Hook("response", f"{_SERVING}.chat_completion_full_generator", False, "compose",
+         "capture, raw fields, finish_reason of cut calls", f"{_OURS}.serving:wrap_full_generator",
+         ("request", "result_generator")),
+    Hook("stream", f"{_SERVING}.chat_completion_stream_generator", False, "compose",
+         "the same for streams", f"{_OURS}.serving:wrap_stream_generator", ("request", "result_generator")),
+    Hook("admin", "vllm.entrypoints.serve:register_vllm_serve_api_routers", False, "admin",
+         "the run-time switch", f"{_OURS}.admin:wrap_register_routers", ("app",)),
+)  # fmt: skip
+
+# Without one of these a prompt cannot be spliced, or a turn not be captured.
+SPLICE_NEEDS = frozenset({"compose", "start", "prompt", "id_reuse", "render", "request", "response", "stream"})
+
+_installed: set[str] = set()
+
+
+@dataclass(frozen=True)
+class HookState:
+    """A hook as found here. `problem` is None if it is as we know it."""
+
+    hook: Hook
+    installed: bool
+    problem: str | None
+
+
+def states() -> list[HookState]:
+    """Every hook, checked against the installed vLLM."""
+    return [HookState(h, h.name in _installed, None if h.name in _installed else check(h)) for h in HOOKS]
+
+
+def check(hook: Hook) -> str | None:
+    """What is wrong with the target, None if nothing is."""
+    try:
+        owner, attribute = _owner(hook)
+        found = getattr(owner, attribute)
+        have = set(inspect.signature(found).parameters)
+    except (ImportError, AttributeError, TypeError, ValueError) as e:
+        return f"{hook.target} is not there ({e})"
+    gone = [p for p in hook.parameters if p not in have]
+    return f"{hook.target} no longer takes {', '.join(gone)}" if gone else None
+
+
+def install(stage: Stage) -> None:
+    """Put the hooks of `stage` in place, each once; one that fails its check is left alone."""
+    for hook in HOOKS:
+        if hook.stage != stage or hook.wrapper is None or hook.name in _installed or check(hook):
+            continue
+        owner, attribute = _owner(hook)
+        original = inspect.getattr_static(owner, attribute)
+        wrapper = _load(hook.wrapper)
+        if isinstance(original, classmethod):
+            setattr(owner, attribute, classmethod(wrapper(original.__func__)))
+        else:
+            setattr(owner, attribute, wrapper(original))
+        _installed.add(hook.name)
+
+
+def missing_for_splice() -> list[str]:
+    """Names of the hooks without which nothing is spliced and that are not in order."""
+    return [s.hook.name for s in states() if s.hook.name in SPLICE_NEEDS and s.problem is not None]
+
+
+def _owner(hook: Hook) -> tuple[Any, str]:
+    module, _, path = hook.target.partition(":")
+    owner: Any = importlib.import_module(module)
+    *parents, attribute = path.split(".")
+    for name in parents:
+        owner = getattr(owner, name)
+    return owner, attribute
+
+
+def _load(path: str) -> Callable[[Any], Any]:
+    module, _, name = path.partition(":")
+    loaded: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+    return loaded

@@ -1,0 +1,182 @@
+"""The `ToolParser` and `ReasoningParser` classes behind every `prr_*` name.
+
+vLLM asks for them by name. In a server `parser.LosslessParser` does the work and these only carry flags, but each also
+works alone: the engine core loads the reasoning parser for guided decoding, and a server whose hook is gone
+(`hooks`) composes the pair itself, with vLLM's own losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
+from vllm.reasoning import ReasoningParser, ReasoningParserManager
+from vllm.tool_parsers import ToolParser, ToolParserManager
+from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
+
+from prr_plugins.common.formats import FORMATS, Format, get_format
+from prr_plugins.common.machine import StreamParser, parse
+from prr_plugins.vllm.deltas import DeltaAssembler
+from prr_plugins.vllm.turn_view import turn_view
+
+if TYPE_CHECKING:
+    from vllm.entrypoints.generate.base.protocol import DeltaMessage
+
+PREFIX = "prr_"
+
+# Format -> the structural tag with which vLLM (or xgrammar) guides calls of that format, and the strict level that
+# vLLM's own parser of the family starts from. A format without a row gets required and named calls as guided JSON.
+STRUCTURAL_TAGS: dict[str, tuple[str, ToolStrictLevel | None]] = {
+    "prr_qwen3": ("qwen_3_coder", None),
+    "prr_glm47": ("glm_4_7", ToolStrictLevel.FUNCTION),
+    "prr_kimi_k2": ("kimi", None),
+    "prr_deepseek_v4": ("deepseek_v4", None),
+}
+
+
+def tool_dicts(tools: Iterable[Any] | None) -> list[dict[str, Any]]:
+    """vLLM's tool models (chat or Responses) as plain dicts."""
+    return [tool if isinstance(tool, dict) else tool.model_dump() for tool in tools or ()]
+
+
+class PrrReasoningParser(ReasoningParser):
+    """Reasoning alone: calls stay verbatim in the content."""
+
+    prr_format: ClassVar[Format]
+
+    def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(tokenizer, *args, **kwargs)
+        self._view = turn_view(tokenizer, self.prr_format)
+        self._stream: StreamParser | None = None
+        self._deltas = DeltaAssembler()
+        self._prompt_tail: str | None = None
+
+    @property
+    def reasoning_start_str(self) -> str | None:
+        return self.prr_format.reasoning_start
+
+    @property
+    def reasoning_end_str(self) -> str | None:
+        return self.prr_format.reasoning_end
+
+    def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
+        return self._view.reasoning_ended(input_ids)
+
+    def is_reasoning_end_streaming(self, input_ids: Sequence[int], delta_ids: Iterable[int]) -> bool:
+        return self._view.ends_in(delta_ids)
+
+    def extract_content_ids(self, input_ids: list[int]) -> list[int]:
+        return self._view.after_reasoning(input_ids)
+
+    def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
+        span = self._view.reasoning_span(token_ids, opened=self._view.ends_in(token_ids))
+        return span[1] - span[0] if span else 0
+
+    def adjust_initial_state_from_prompt(self, prompt_token_ids: Sequence[int]) -> None:
+        self._prompt_tail = self._view.tail_text(prompt_token_ids)
+
+    def adjust_request(self, request: Any) -> Any:
+        return show_special_tokens(request)
+
+    def extract_reasoning(self, model_output: str, request: Any) -> tuple[str | None, str | None]:
+        tail = self._tail(model_output)
+        parsed = parse(self.prr_format, model_output, prompt_tail=tail, tool_calls=False)
+        return parsed.reasoning, parsed.content
+
+    def extract_reasoning_streaming(
+        self,
+        previous_text: str,
+        current_text: str,
+        delta_text: str,
+        previous_token_ids: Sequence[int],
+        current_token_ids: Sequence[int],
+        delta_token_ids: Sequence[int],
+    ) -> DeltaMessage | None:
+        if self._stream is None:
+            self._stream = StreamParser(self.prr_format, prompt_tail=self._tail(""), tool_calls=False)
+        return self._deltas.message(self._stream.feed(delta_text, delta_token_ids))
+
+    def _tail(self, completion: str) -> str:
+        """The prompt's tail where vLLM told it; else the usual one: reasoning is open unless the model opens it."""
+        if self._prompt_tail is not None:
+            return self._prompt_tail
+        start = self.prr_format.reasoning_start or ""
+        return "" if completion.lstrip().startswith(start) else start
+
+
+class PrrToolParser(ToolParser):
+    """Calls alone: reasoning stays verbatim in the content."""
+
+    prr_format: ClassVar[Format]
+
+    def __init__(self, tokenizer: Any, tools: list[Any] | None = None) -> None:
+        super().__init__(tokenizer, tools)
+        self._tool_dicts = tool_dicts(tools)
+        self._stream: StreamParser | None = None
+        self._deltas = DeltaAssembler()
+
+    def adjust_request(self, request: Any) -> Any:
+        return show_special_tokens(super().adjust_request(request))
+
+    def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
+        parsed = parse(self.prr_format, model_output, tools=self._tool_dicts, reasoning=False)
+        calls = [function_call(call) for call in parsed.parsed_tool_calls]
+        return ExtractedToolCallInformation(
+            tools_called=bool(calls),
+            tool_calls=[ToolCall(id=c.id, function=c) if c.id else ToolCall(function=c) for c in calls],
+            content=parsed.content,
+        )
+
+    def extract_tool_calls_streaming(
+        self,
+        previous_text: str,
+        current_text: str,
+        delta_text: str,
+        previous_token_ids: Sequence[int],
+        current_token_ids: Sequence[int],
+        delta_token_ids: Sequence[int],
+        request: Any,
+    ) -> DeltaMessage | None:
+        if self._stream is None:
+            self._stream = StreamParser(self.prr_format, tools=self._tool_dicts, reasoning=False)
+        return self._deltas.message(self._stream.feed(delta_text, delta_token_ids))
+
+
+def function_call(call: Any, call_id: str | None = None) -> FunctionCall:
+    """vLLM's type of one finished call; `raw_arguments` is an extra field that reaches the client."""
+    return FunctionCall(
+        id=call.id or call_id, name=call.name, arguments=call.arguments, raw_arguments=call.raw_arguments
+    )
+
+
+def show_special_tokens(request: Any) -> Any:
+    """Have the detokenizer show special tokens: markers are such, and the raw text is the text with all of them."""
+    request.skip_special_tokens = False
+    if hasattr(request, "spaces_between_special_tokens"):
+        request.spaces_between_special_tokens = False
+    return request
+
+
+def _class_name(name: str, half: str) -> str:
+    return "".join(part.title() for part in name.split("_")) + half
+
+
+def _make(name: str, fmt: Format) -> None:
+    """Both classes of one name, as attributes of this module: vLLM imports them by module and class name."""
+    tag, strict = STRUCTURAL_TAGS.get(name, (None, None))
+    tool = {"structural_tag_model": tag, "default_tool_strict_level": strict}
+    for half, base, extra in (("ToolParser", PrrToolParser, tool), ("ReasoningParser", PrrReasoningParser, {})):
+        class_name = _class_name(name, half)
+        globals()[class_name] = type(class_name, (base,), {"prr_format": fmt, "__module__": __name__, **extra})
+
+
+for _name in FORMATS:
+    _make(_name, get_format(_name))
+
+
+def register_names() -> None:
+    """Make every format's name known for both flags. Idempotent."""
+    for name in FORMATS:
+        ToolParserManager.register_lazy_module(name, __name__, _class_name(name, "ToolParser"))
+        ReasoningParserManager.register_lazy_module(name, __name__, _class_name(name, "ReasoningParser"))

@@ -1,0 +1,160 @@
+"""What one API process holds for a served model: bridge, store, splicer, counters, the switch.
+
+One `Runtime` belongs to one `OnlineRenderer` (attribute `prr_runtime`) and is made when that one is warmed up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vllm.renderers import ChatParams
+
+from prr_plugins.common.bridge import Message, TemplateBridge, Tools
+from prr_plugins.common.settings import Settings, SpliceMode
+from prr_plugins.common.splice import Splicer
+from prr_plugins.common.store import TurnStore
+from prr_plugins.vllm import hooks
+from prr_plugins.vllm.metrics import PrometheusMetrics
+from prr_plugins.vllm.switch import Switch
+
+if TYPE_CHECKING:
+    from vllm.renderers.online_renderer import OnlineRenderer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Runtime:
+    """See the module."""
+
+    def __init__(self, renderer: OnlineRenderer, settings: Settings) -> None:
+        tokenizer = renderer.renderer.get_tokenizer()
+        self.settings = settings
+        self.metrics = PrometheusMetrics()
+        self.switch = Switch(settings.splice)
+        self.missing_hooks = hooks.missing_for_splice()
+        self.max_model_len: int = renderer.model_config.max_model_len
+        self.model: str = renderer.model_config.model
+        self.template_id = _template_id(renderer)
+        bridge = TemplateBridge(
+            renderer_render(renderer),
+            lambda text: tokenizer.encode(text, add_special_tokens=False),
+            lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
+            stop_ids(renderer),
+            tokenizer.get_added_vocab(),
+            stop=settings.stop,
+        )
+        store = TurnStore(settings.store_bytes, settings.store_ttl)
+        self.splicer = Splicer(bridge, store, settings, self.metrics)
+        # One thread: planning leaves the event loop free, and turns are recorded in the order they ended.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="prr")
+
+    async def run(self, step: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a step of the splicer beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, functools.partial(step, *args, **kwargs))
+
+    def mode(self, wanted: SpliceMode | None) -> SpliceMode:
+        """The mode of one request."""
+        return "off" if self.missing_hooks else self.switch.for_request(wanted)
+
+    def set_mode(self, mode: SpliceMode) -> SpliceMode:
+        """Switch the server; the mode that holds from now on."""
+        self.switch.mode = mode
+        logger.info("splice mode is now %s", self.mode(None))
+        return self.mode(None)
+
+    def status(self) -> dict[str, Any]:
+        """For `GET /v1/prr`: counts are those of the process that answers."""
+        counts = {
+            name + ("{" + ",".join(labels) + "}" if labels else ""): value
+            for (name, labels), value in sorted(self.metrics.snapshot().items())
+        }
+        return {"mode": self.mode(None), "missing_hooks": self.missing_hooks, "counts": counts}
+
+    def parse_failed(self) -> None:
+        self.metrics.add("prr_records_total", 1, "fallback", "error_parse")
+
+    def capture_failed(self, error: Exception) -> None:
+        """A turn is not stored because following the request failed; the client got its answer."""
+        logger.error("capture failed (%s: %s); the turn is not stored", type(error).__name__, error)
+        self.metrics.add("prr_records_total", 1, "fallback", "error_capture")
+
+
+def renderer_render(renderer: OnlineRenderer) -> Callable[[list[Message], Tools, bool, Mapping[str, Any]], str]:
+    """The engine's own path from messages to prompt text, whichever renderer the model has."""
+
+    def render(
+        messages: list[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
+    ) -> str:
+        params = ChatParams(
+            chat_template=renderer.chat_template,
+            chat_template_content_format=renderer.chat_template_content_format,
+            chat_template_kwargs={
+                **template_kwargs,
+                "tools": tools,
+                "add_generation_prompt": add_generation_prompt,
+                "tokenize": False,
+            },
+        )
+        # vLLM turns the arguments of historic calls into dicts in place.
+        _, prompt = renderer.renderer.render_messages(copy_messages(messages), params)
+        text = prompt.get("prompt") if isinstance(prompt, dict) else None
+        if not isinstance(text, str):
+            raise TypeError("this model's renderer gives token ids, not text")
+        return text
+
+    return render
+
+
+def copy_messages(messages: Sequence[Any]) -> list[Message]:
+    """Copies deep enough for what vLLM changes in place: the calls and their functions."""
+    copies = []
+    for message in messages:
+        copy = dict(message)
+        calls = copy.get("tool_calls")
+        if calls:
+            copy["tool_calls"] = [_copy_call(call) for call in calls]
+        copies.append(copy)
+    return copies
+
+
+def _copy_call(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
+    copy = dict(call)
+    if isinstance(copy.get("function"), dict):
+        copy["function"] = dict(copy["function"])
+    return copy
+
+
+def stop_ids(renderer: OnlineRenderer) -> set[int]:
+    """The ids that end generation on this server."""
+    found: set[int] = set()
+    config = renderer.model_config
+    for value in (
+        renderer.renderer.get_eos_token_id(),
+        getattr(config.hf_config, "eos_token_id", None),
+        config.try_get_generation_config().get("eos_token_id"),
+        config.get_diff_sampling_param().get("stop_token_ids"),
+    ):
+        if isinstance(value, int):
+            found.add(value)
+        elif value:
+            found.update(value)
+    return found
+
+
+def _template_id(renderer: OnlineRenderer) -> str:
+    """Names the template and tokenizer; stored turns of another one are never used."""
+    tokenizer = renderer.renderer.get_tokenizer()
+    template = renderer.chat_template or getattr(tokenizer, "chat_template", None) or type(renderer.renderer).__name__
+    parts = (repr(template), renderer.chat_template_content_format, repr(sorted(tokenizer.get_added_vocab().items())),
+             str(len(tokenizer)), renderer.model_config.model)  # fmt: skip
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,501 @@
+"""Follows one chat request through vLLM: splices its prompt, captures its turns, and shows the client what it asked for.
+
+Promises: the prompt goes through vLLM's own id-reuse path or is vLLM's own render; a turn is stored with the ids that
+were used and sampled and with the message as it was returned, before the client can answer it; nothing is stored of an
+aborted or failed request; whatever fails here, the request goes on as vLLM would have answered it (L7).
+
+A request without a `Turn` (stock parsers, other API surfaces, `/tokenize`) passes through untouched.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
+from vllm.entrypoints.serve.utils.api_utils import should_include_usage
+from vllm.exceptions import VLLMValidationError
+from vllm.renderers import merge_kwargs
+from vllm.renderers.chat_utils import has_non_text_content
+
+from prr_plugins.common.bridge import Message
+from prr_plugins.common.settings import SpliceMode
+from prr_plugins.common.splice import Conversation, Plan
+from prr_plugins.vllm.parser import LosslessParser
+from prr_plugins.vllm.runtime import Runtime, copy_messages
+from prr_plugins.vllm.switch import MODES
+
+if TYPE_CHECKING:
+    from vllm.outputs import CompletionOutput, RequestOutput
+
+logger = logging.getLogger(__name__)
+
+_TURN = "_prr_turn"
+_RUNTIME = "prr_runtime"
+# Engine finish reasons of a completion that is whole as far as it goes.
+_FINISHED = frozenset({"stop", "length", "repetition"})
+# Arguments of the template that `Conversation` names by itself, or that are vLLM's, not the template's.
+_NOT_TEMPLATE_KWARGS = frozenset({"tools", "tokenize", "add_generation_prompt", "continue_final_message"})
+
+
+@dataclass
+class Choice:
+    """One completion of a request."""
+
+    index: int
+    ids: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    finish_reason: str | None = None  # the engine's own
+    parser: LosslessParser | None = None
+
+    def add(self, output: CompletionOutput) -> None:
+        self.ids.extend(output.token_ids)
+        self.text.append(output.text)
+        self.finish_reason = output.finish_reason
+
+    def truth(self, reported: str | None) -> str | None:
+        """The finish reason for the client (L8): a cut completion is not passed off as one that ended in its calls."""
+        if self.finish_reason not in (None, "stop"):
+            return self.finish_reason
+        if reported == "tool_calls" and self.has_open_calls:
+            return self.finish_reason
+        return reported
+
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether a call was begun and not finished."""
+        if self.parser is None:
+            return False
+        parsed = self.parser.parsed
+        if parsed is None:  # after a fault: what was streamed is all we know
+            return not all(call.ended for call in self.parser.sent.calls.values())
+        return bool(parsed.incomplete_calls)
+
+
+class Turn:
+    """One chat request, from its arrival to its last chunk."""
+
+    def __init__(self, runtime: Runtime, request: ChatCompletionRequest, tenant: str | None, model: str, lora: str | None) -> None:
+        extra = request.model_extra or {}
+        self.runtime = runtime
+        self.request = request
+        self.tenant = tenant
+        self.model = model
+        self.lora = lora
+        self.report = bool(extra.get("prr"))
+        self.mode: SpliceMode = runtime.mode(extra.get("prr_splice"))
+        self.plan: Plan | None = None
+        self.recordable = False
+        self.prompt_ids: list[int] = []
+        self.choices: dict[int, Choice] = {}
+        self._current: RequestOutput | None = None
+
+    @staticmethod
+    def of(request: Any) -> Turn | None:
+        """The turn of a request, if we follow it."""
+        return request.__dict__.get(_TURN)
+
+    # ------------------------------------------------------------------------------------ prompt
+
+    async def splice(
+        self, messages: list[Any], template_kwargs: dict[str, Any], tools: list[dict[str, Any]] | None
+    ) -> list[int] | None:
+        """The prompt's ids, or None: the engine renders.
+
+        Raises:
+            VLLMValidationError: `PRR_ON_MISS=error` and the history cannot be spliced.
+        """
+        splicer = self.runtime.splicer
+        reason = self._cannot_follow(messages)
+        if reason is not None:
+            plan = Plan("refused", reason)
+        else:
+            self.recordable = True
+            conversation = Conversation(
+                messages=copy_messages(messages),
+                tools=tools,
+                template_kwargs={k: v for k, v in template_kwargs.items() if k not in _NOT_TEMPLATE_KWARGS},
+                model=self.model,
+                lora=self.lora,
+                tenant=self.tenant,
+                template_id=self.runtime.template_id,
+                add_generation_prompt=self.request.add_generation_prompt,
+                continue_final_message=self.request.continue_final_message,
+            )
+            plan = await self.runtime.run(splicer.plan, conversation, self.mode)
+            if plan.prompt_ids is not None and (reason := self._cannot_use(plan.prompt_ids)):
+                plan = splicer.refuse(plan, reason)
+        self.plan = plan
+        if plan.error is not None:
+            splicer.settle(plan)
+            raise VLLMValidationError(plan.error, parameter="messages")
+        return plan.prompt_ids
+
+    def _cannot_follow(self, messages: list[Any]) -> str | None:
+        """Why the prompt will not be (only) what the template makes of the messages: no splice, no record."""
+        request = self.request
+        kv = request.kv_transfer_params or {}
+        if self.mode == "off":
+            return "off"
+        if kv.get("prompt_token_ids") is not None:
+            return "caller_ids"
+        if kv.get("do_remote_decode"):
+            return "prefill_leg"
+        if request.chat_template is not None or "chat_template" in (request.chat_template_kwargs or {}):
+            return "request_template"
+        if request.truncate_prompt_tokens is not None:
+            return "truncate_prompt_tokens"
+        if request.echo:
+            return "echo"
+        if request.add_special_tokens:
+            return "add_special_tokens"
+        if request.use_beam_search:
+            return "beam_search"
+        if has_non_text_content(messages):
+            return "media"
+        return None
+
+    def _cannot_use(self, prompt_ids: list[int]) -> str | None:
+        """Why ids that the splicer gave are not used."""
+        if len(prompt_ids) + 1 > self.runtime.max_model_len:
+            return "too_long"
+        if self.request.prompt_logprobs is not None:
+            return "prompt_logprobs"  # they would show the prompt's tokens, reasoning that was hidden included
+        if (self.request.kv_transfer_params or {}).get("do_remote_prefill"):
+            return "decode_leg"  # the blocks to come belong to the prompt that the prefill side rendered
+        return None
+
+    def used(self, engine_inputs: list[Any]) -> None:
+        """The prompt is final: see that the engine took our ids, and count."""
+        plan = self.plan
+        if plan is None:
+            return
+        if plan.prompt_ids is not None and engine_inputs[0].get("prompt_token_ids") != plan.prompt_ids:
+            logger.error("vLLM did not take the spliced prompt; it rendered its own")
+            self.plan = plan = self.runtime.splicer.refuse(plan, "ids_not_taken")
+        self.runtime.splicer.settle(plan)
+
+    # ------------------------------------------------------------------------------------ completion
+
+    def watch(self, results: AsyncIterator[RequestOutput]) -> AsyncIterator[RequestOutput]:
+        """The engine's outputs, unchanged, noted as they pass."""
+        return _Watch(self, results)
+
+    def note(self, result: RequestOutput) -> None:
+        self._current = result
+        if result.prompt_token_ids is not None:
+            self.prompt_ids = result.prompt_token_ids
+        for output in result.outputs:
+            self.choices.setdefault(output.index, Choice(output.index)).add(output)
+
+    def claim(self, ids: Sequence[int]) -> Choice | None:
+        """The choice whose ids a parser was just given: vLLM hands on the very object that it got from the engine."""
+        if self._current is None:
+            return None
+        for output in self._current.outputs:
+            if output.token_ids is ids:
+                return self.choices[output.index]
+        return None
+
+    @property
+    def hides_tokens(self) -> bool:
+        """`include_reasoning=false`: ids and text of the completion would show what was hidden."""
+        return not self.request.include_reasoning
+
+    @property
+    def hides_prompt(self) -> bool:
+        return self.plan is not None and self.plan.hides_reasoning
+
+    def raw_fields(self, choice: Choice) -> dict[str, Any]:
+        """What a choice carries beside vLLM's fields."""
+        fields: dict[str, Any] = {}
+        if self.request.return_token_ids and not self.hides_tokens:
+            fields["raw_completion_ids"] = choice.ids
+            fields["raw_text"] = "".join(choice.text)
+        parsed = choice.parser.parsed if choice.parser is not None else None
+        if parsed is not None and parsed.incomplete_calls:
+            fields["incomplete_calls"] = [
+                {"name": c.name, "raw_arguments": c.raw_arguments, "status": c.status} for c in parsed.incomplete_calls
+            ]
+        return fields
+
+    def outcome(self) -> dict[str, Any]:
+        """The `prr` report of the response."""
+        plan = self.plan or Plan("refused", "not_followed")
+        return {
+            "outcome": plan.outcome,
+            "reason": plan.reason,
+            "kept_tokens": plan.kept_tokens,
+            "retained_reasoning_tokens": plan.retained_reasoning_tokens,
+        }
+
+    async def record(self, choice: Choice, message: Message, also: Iterable[Message] = ()) -> None:
+        """Store one finished choice; a fault is counted and logged, never raised."""
+        runtime = self.runtime
+        parser = choice.parser
+        if self.plan is None or not self.recordable or choice.finish_reason not in _FINISHED:
+            return
+        if parser is None or (parsed := parser.parsed) is None:
+            return  # the parser failed, and that was counted
+        try:
+            if runtime.settings.fault == "capture":
+                raise RuntimeError("PRR_FAULT=capture")
+            calls = message.get("tool_calls") or []
+            natives = [call.id for call in parsed.parsed_tool_calls]
+            one_call = self.request.parallel_tool_calls is False
+            await runtime.run(
+                runtime.splicer.record,
+                self.plan.context,
+                self.prompt_ids,
+                choice.ids,
+                message,
+                also=tuple(also),
+                reasoning_span=parser.reasoning_span(choice.ids),
+                reasoning_open=parser.reasoning_open,
+                native_call_ids=(natives + [None] * len(calls))[: len(calls)],
+                hidden_reasoning=self.hides_tokens and parsed.reasoning is not None,
+                dropped_calls=one_call and len(natives) > len(calls),
+            )
+        except Exception as e:
+            runtime.capture_failed(e)
+
+    async def finish_response(self, response: ChatCompletionResponse) -> None:
+        """Complete and capture a response that is sent whole."""
+        for sent in response.choices:
+            choice = self.choices.get(sent.index)
+            if choice is None:
+                continue
+            sent.finish_reason = choice.truth(sent.finish_reason)
+            for name, value in self.raw_fields(choice).items():
+                setattr(sent, name, value)
+            await self.record(choice, sent.message.model_dump(exclude_none=True))
+        if self.hides_prompt:
+            response.prompt_token_ids = None
+        if self.report:
+            response.prr = self.outcome()  # type: ignore[attr-defined]
+
+    async def finish_stream(self, events: AsyncGenerator[str, None], force_usage: bool) -> AsyncGenerator[str, None]:
+        """The same for a stream: its events, with the last ones completed and every turn captured before its end."""
+        usage_last, _ = should_include_usage(self.request.stream_options, force_usage)
+        open_choices = self.request.n or 1
+        try:
+            async for event in events:
+                ends = '"finish_reason":"' in event  # quotes inside a JSON string are escaped, so this is the field
+                if ends:
+                    open_choices -= 1
+                last = open_choices == 0 and (event.startswith('data: {"id"') and '"choices":[]' in event or not usage_last)
+                if ends or (last and self.report) or (self.hides_prompt and '"prompt_token_ids":' in event):
+                    event = await self._complete(event, last and (ends or usage_last))
+                yield event
+        finally:
+            await events.aclose()
+
+    async def _complete(self, event: str, last: bool) -> str:
+        try:
+            data = json.loads(event.removeprefix("data: "))
+            for sent in data["choices"]:
+                choice = self.choices.get(sent["index"])
+                if choice is None or sent.get("finish_reason") is None:
+                    continue
+                sent["finish_reason"] = choice.truth(sent["finish_reason"])
+                sent.update(self.raw_fields(choice))
+                await self._record_streamed(choice)
+            if self.hides_prompt:
+                data.pop("prompt_token_ids", None)
+            if last and self.report:
+                data["prr"] = self.outcome()
+            return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+        except Exception as e:
+            self.runtime.capture_failed(e)
+            return event
+
+    async def _record_streamed(self, choice: Choice) -> None:
+        if choice.parser is None or choice.parser.parsed is None:
+            return
+        parsed = choice.parser.parsed
+        sent = choice.parser.sent
+        message = sent.message()
+        if self.request.parallel_tool_calls is False and "tool_calls" in message:
+            message["tool_calls"] = message["tool_calls"][:1]
+        also = []
+        if parsed.incomplete_calls or any(c.status == "repaired" for c in parsed.parsed_tool_calls):
+            # A client may drop the call that was cut, or repair what it got as the whole view does.
+            whole: Message = {"role": "assistant", "content": parsed.content}
+            if parsed.parsed_tool_calls:
+                ids = [call.id for call in sent.calls.values() if call.ended]
+                whole["tool_calls"] = [
+                    {"id": i, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                    for i, c in zip(ids, parsed.parsed_tool_calls, strict=False)
+                ]
+            also.append(whole)
+        await self.record(choice, message, also)
+
+
+class _Watch:
+    """An iterator that notes what passes. Not a generator: dropping it drops the engine's own, which aborts the request."""
+
+    def __init__(self, turn: Turn, results: AsyncIterator[RequestOutput]) -> None:
+        self._turn = turn
+        self._results = aiter(results)
+
+    def __aiter__(self) -> _Watch:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        result = await anext(self._results)
+        try:
+            self._turn.note(result)
+        except Exception as e:
+            self._turn.runtime.capture_failed(e)
+        return result
+
+
+def claim(request: Any, parser: LosslessParser, ids: Sequence[int]) -> str:
+    """Tie a parser to the choice whose ids it was given; the finish reason as far as it is known."""
+    turn = Turn.of(request)
+    choice = turn.claim(ids) if turn is not None else None
+    if choice is None:
+        return "stop"
+    choice.parser = parser
+    return choice.finish_reason or "stop"
+
+
+# ---------------------------------------------------------------------------------------- wrappers (see hooks.HOOKS)
+
+
+def wrap_create_chat_completion(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a request comes in: the only place that sees its headers."""
+
+    @functools.wraps(original)
+    async def create_chat_completion(self: Any, request: ChatCompletionRequest, raw_request: Any = None) -> Any:
+        runtime = _runtime(self)
+        if runtime is not None:
+            wanted = (request.model_extra or {}).get("prr_splice")
+            if wanted is not None and wanted not in MODES:
+                return self.create_error_response(f"`prr_splice` must be one of {', '.join(MODES)}", param="prr_splice")
+            try:
+                request.__dict__[_TURN] = _turn(self, runtime, request, raw_request)
+            except Exception as e:
+                runtime.capture_failed(e)
+        return await original(self, request, raw_request)
+
+    return create_chat_completion
+
+
+def _runtime(serving: Any) -> Runtime | None:
+    parser = serving.parser_cls
+    if parser is None or not issubclass(parser, LosslessParser):
+        return None
+    return cast("Runtime | None", getattr(serving.online_renderer, _RUNTIME, None))
+
+
+def _turn(serving: Any, runtime: Runtime, request: ChatCompletionRequest, raw_request: Any) -> Turn:
+    header = runtime.settings.tenant_header
+    tenant = f"salt:{request.cache_salt}" if request.cache_salt is not None else None
+    if tenant is None and header is not None and raw_request is not None:
+        value = raw_request.headers.get(header)
+        tenant = f"header:{value}" if value is not None else None
+    lora = request.model if request.model in serving.models.lora_requests else None
+    return Turn(runtime, request, tenant, runtime.model, lora)
+
+
+def wrap_preprocess_chat(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where messages become a prompt: hand vLLM the ids, through the field it takes ids from."""
+
+    @functools.wraps(original)
+    async def preprocess_chat(
+        self: Any,
+        request: Any,
+        messages: list[Any],
+        default_template: str | None,
+        default_template_content_format: Any,
+        default_template_kwargs: dict[str, Any] | None,
+        tool_dicts: list[dict[str, Any]] | None = None,
+        parser: type | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        turn = Turn.of(request)
+        if turn is not None:
+            _materialise(messages)
+            params = request.build_chat_params(default_template, default_template_content_format)
+            template_kwargs = merge_kwargs(default_template_kwargs, params.chat_template_kwargs)
+            ids = await _spliced(turn, messages, template_kwargs, tool_dicts)
+            if ids is not None:
+                request.kv_transfer_params = {**(request.kv_transfer_params or {}), "prompt_token_ids": ids}
+        conversation, engine_inputs = await original(
+            self,
+            request,
+            messages,
+            default_template,
+            default_template_content_format,
+            default_template_kwargs,
+            tool_dicts,
+            parser,
+            **kwargs,
+        )
+        if turn is not None:
+            turn.used(engine_inputs)
+        return conversation, engine_inputs
+
+    return preprocess_chat
+
+
+async def _spliced(turn: Turn, *args: Any) -> list[int] | None:
+    try:
+        return await turn.splice(*args)
+    except VLLMValidationError:
+        raise
+    except Exception as e:
+        logger.error("splicing failed (%s: %s); vLLM renders the prompt", type(e).__name__, e)
+        turn.plan = Plan("fallback", "error_splice")
+        turn.recordable = False
+        return None
+
+
+def _materialise(messages: list[Any]) -> None:
+    """Validation may leave a part list as a one-shot iterator; reading it here must not eat it."""
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if content is not None and not isinstance(content, (str, list)):
+            message["content"] = list(content)
+
+
+def wrap_full_generator(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a whole response is made."""
+
+    @functools.wraps(original)
+    async def chat_completion_full_generator(
+        self: Any, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
+    ) -> Any:
+        turn = Turn.of(request)
+        if turn is None:
+            return await original(self, request, result_generator, *args, **kwargs)
+        response = await original(self, request, turn.watch(result_generator), *args, **kwargs)
+        if isinstance(response, ChatCompletionResponse):
+            try:
+                await turn.finish_response(response)
+            except Exception as e:
+                turn.runtime.capture_failed(e)
+        return response
+
+    return chat_completion_full_generator
+
+
+def wrap_stream_generator(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a stream is made."""
+
+    @functools.wraps(original)
+    def chat_completion_stream_generator(
+        self: Any, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[str, None]:
+        turn = Turn.of(request)
+        if turn is None:
+            return cast(AsyncGenerator[str, None], original(self, request, result_generator, *args, **kwargs))
+        events = original(self, request, turn.watch(result_generator), *args, **kwargs)
+        return turn.finish_stream(events, self.enable_force_include_usage)
+
+    return chat_completion_stream_generator

@@ -1,0 +1,322 @@
+"""What must be right before a server starts, and the line that says what is active.
+
+A server that cannot do what its flags ask for refuses to start with one line: an unknown `prr_*` name, a `PRR_*` value
+that is not accepted, a tokenizer without the format's markers, a template that writes calls in another format. What
+would merely go unnoticed (vLLM ignores the tool parser, another front end parses) gets one warning line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import vllm
+import vllm.envs as envs
+
+from prr_plugins.common.bridge import Message, Tools
+from prr_plugins.common.formats import FORMATS, Format, get_format
+from prr_plugins.common.machine import parse
+from prr_plugins.common.settings import Settings, SettingsError
+from prr_plugins.vllm import hooks, switch
+from prr_plugins.vllm.registered import PREFIX
+from prr_plugins.vllm.turn_view import token_id
+
+logger = logging.getLogger("vllm.prr_plugins")
+
+PACKAGE = "prr-plugins"
+
+
+class StartupError(Exception):
+    """The server must not start. The message is one line for a user."""
+
+
+def refuse(message: str | Exception) -> NoReturn:
+    """End the process with one line on stderr. Not an exception of vLLM's kind: those come with a wall of traceback."""
+    print(f"ERROR {PACKAGE}: {message}", file=sys.stderr, flush=True)
+    raise SystemExit(2)
+
+
+# ---------------------------------------------------------------------------------------- flags
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the two flags ask for. A tool parser counts only with `--enable-auto-tool-choice`: vLLM ignores it without."""
+
+    tool: str | None
+    reasoning: str | None
+    auto_tools: bool
+
+    @property
+    def ours(self) -> bool:
+        return any(name is not None and name.startswith(PREFIX) for name in (self.tool, self.reasoning))
+
+    def format(self) -> Format | None:
+        """The one format in use, None where the flags choose none of ours.
+
+        Raises:
+            StartupError: unknown name, or names that do not go together.
+        """
+        named = {
+            flag: name
+            for flag, name in (("--tool-call-parser", self.tool), ("--reasoning-parser", self.reasoning))
+            if name is not None
+        }
+        for flag, name in named.items():
+            if name.startswith(PREFIX) and name not in FORMATS:
+                raise StartupError(f"{flag} {name}: there is no such parser; there are {', '.join(sorted(FORMATS))}")
+        used = {f: n for f, n in named.items() if f != "--tool-call-parser" or self.auto_tools}
+        if not any(name.startswith(PREFIX) for name in used.values()):
+            return None
+        if len(set(used.values())) > 1:
+            flags = " and ".join(f"{flag} {name}" for flag, name in used.items())
+            raise StartupError(f"{flags} do not go together: choose one prr_* name for both, or leave one unset")
+        return get_format(next(iter(used.values())))
+
+    def warnings(self) -> list[str]:
+        """What would go unnoticed."""
+        lines = []
+        if self.tool is not None and self.tool.startswith(PREFIX) and not self.auto_tools:
+            lines.append(f"--tool-call-parser {self.tool} is ignored by vLLM without --enable-auto-tool-choice: no calls are parsed")
+        if self.ours and envs.VLLM_USE_RUST_FRONTEND:
+            lines.append("VLLM_USE_RUST_FRONTEND=1: the Rust front end renders and parses by itself, prr_* parsers and splicing are bypassed")
+        return lines
+
+
+def wrap_parse_args(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the command line is read: what can be refused before the engine starts."""
+
+    def parse_args(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        parsed = original(self, args, namespace)
+        chosen = Chosen(
+            getattr(parsed, "tool_call_parser", None) or None,
+            getattr(parsed, "reasoning_parser", None) or None,
+            bool(getattr(parsed, "enable_auto_tool_choice", False)),
+        )
+        if not chosen.ours:
+            return parsed
+        try:
+            settings = read_settings()
+            chosen.format()
+        except StartupError as e:
+            refuse(e)
+        for line in (*chosen.warnings(), *settings.warnings):
+            logger.warning("%s: %s", PACKAGE, line)
+        if getattr(parsed, "grpc", False):
+            logger.warning("%s: --grpc: the gRPC server takes token ids, nothing is parsed or spliced", PACKAGE)
+        switch.share(settings.splice)
+        if settings.admin or envs.VLLM_SERVER_DEV_MODE:
+            hooks.install("admin")
+        return parsed
+
+    return parse_args
+
+
+def read_settings() -> Settings:
+    """The `PRR_*` variables of this process.
+
+    Raises:
+        StartupError: one of them holds a value that is not accepted.
+    """
+    try:
+        return Settings.from_env(os.environ)
+    except SettingsError as e:
+        raise StartupError(e) from None
+
+
+# ---------------------------------------------------------------------------------------- tokenizer and template
+
+
+def check_markers(fmt: Format, tokenizer: Any, where: str) -> None:
+    """Raises `StartupError` where the tokenizer lacks a marker that the format needs as one token."""
+    lacking = [text for text in fmt.markers if token_id(tokenizer, text) is None]
+    if lacking:
+        raise StartupError(f"{fmt.name} cannot be used with the tokenizer of {where}: it has no token {', '.join(lacking)}")
+
+
+_PROBE = "prr_probe"
+_PROBE_ARGUMENTS = {"text": "a b", "number": 7}
+_PROBE_TOOLS: Tools = [
+    {
+        "type": "function",
+        "function": {
+            "name": _PROBE,
+            "description": "Checks that calls are read as the template writes them.",
+            "parameters": {
+                "type": "object",
+                "properties": {"text": {"type": "string"}, "number": {"type": "integer"}},
+                "required": ["text", "number"],
+            },
+        },
+    }
+]
+
+# Messages, tools, add_generation_prompt, template_kwargs -> text, as `bridge.Render`.
+Render = Callable[[list[Message], Tools, bool, dict[str, Any]], str]
+
+
+def check_template(fmt: Format, render: Render, where: str) -> None:
+    """Render a call and read it back. Raises `StartupError` where the format is not the one that the template writes."""
+    user: Message = {"role": "user", "content": "probe"}
+    function = {"name": _PROBE, "arguments": json.dumps(_PROBE_ARGUMENTS)}
+    # Kimi and Mistral templates look at the id; this one is fine with all of them.
+    call = {"id": f"functions.{_PROBE}:0", "type": "function", "function": function}
+    turn: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    try:
+        prompt = render([user], _PROBE_TOOLS, True, {})
+        history = render([user, turn], _PROBE_TOOLS, False, {})
+    except Exception as e:
+        raise StartupError(f"{fmt.name}: the chat template of {where} does not render a tool call ({type(e).__name__}: {e})") from e
+    common = len(os.path.commonprefix([prompt, history]))
+    opener = max((history.rfind(text, 0, common) for text in fmt.turn_openers), default=-1)
+    tail = history[max(opener, 0) : common]
+    if _reads_back(fmt, history[common:], tail):
+        return
+    others = [n for n in sorted(FORMATS) if n != fmt.name and _reads_back(get_format(n), history[common:], tail)]
+    hint = f"; {' or '.join(others)} does" if others else ""
+    raise StartupError(f"{fmt.name} does not read the calls that the chat template of {where} writes{hint}")
+
+
+def _reads_back(fmt: Format, completion: str, tail: str) -> bool:
+    calls = parse(fmt, completion, tools=_PROBE_TOOLS, prompt_tail=tail).parsed_tool_calls
+    return len(calls) == 1 and calls[0].name == _PROBE and json.loads(calls[0].arguments) == _PROBE_ARGUMENTS
+
+
+# ---------------------------------------------------------------------------------------- the server
+
+
+def wrap_compose_parser(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where vLLM makes the parser class of a server from the two names."""
+
+    def _compose_parser(
+        cls: Any,
+        tool_parser_name: str | None,
+        reasoning_parser_name: str | None,
+        enable_auto_tools: bool,
+        model_name: str | None,
+        is_harmony: bool,
+        tool_strict_level: str,
+        tokenizer: Any,
+        **more: Any,
+    ) -> Any:
+        chosen = Chosen(tool_parser_name or None, reasoning_parser_name or None, bool(enable_auto_tools))
+        try:
+            fmt = chosen.format()
+            if fmt is not None and tokenizer is not None:
+                check_markers(fmt, tokenizer, repr(model_name))
+        except StartupError as e:
+            refuse(e)
+        if fmt is None:
+            return original(
+                cls,
+                tool_parser_name=tool_parser_name,
+                reasoning_parser_name=reasoning_parser_name,
+                enable_auto_tools=enable_auto_tools,
+                model_name=model_name,
+                is_harmony=is_harmony,
+                tool_strict_level=tool_strict_level,
+                tokenizer=tokenizer,
+                **more,
+            )
+        from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
+
+        from prr_plugins.vllm.parser import compose
+
+        hooks.install("compose")
+        return compose(
+            fmt,
+            cls.get_reasoning_parser(reasoning_parser_name),
+            cls.get_tool_parser(tool_parser_name, enable_auto_tools, model_name),
+            ToolStrictLevel.from_name(tool_strict_level),
+        )
+
+    return _compose_parser
+
+
+def wrap_warmup(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a server's renderer is ready: check the template, make the runtime, say what is active."""
+
+    def warmup(self: Any) -> None:
+        original(self)
+        from prr_plugins.vllm.parser import LosslessParser
+
+        if self.parser is not None and issubclass(self.parser, LosslessParser):
+            try:
+                activate(self)
+            except StartupError as e:
+                refuse(e)
+
+    return warmup
+
+
+def activate(renderer: Any) -> None:
+    """Make `renderer.prr_runtime`.
+
+    Raises:
+        StartupError: the server must not start.
+    """
+    from prr_plugins.vllm.runtime import Runtime, renderer_render
+
+    settings = read_settings()
+    parser = renderer.parser
+    where = repr(renderer.model_config.model)
+    if parser.tool_parser_cls is not None:
+        check_template(parser.prr_format, renderer_render(renderer), where)  # type: ignore[arg-type]
+    runtime = Runtime(renderer, settings)
+    parser.stream_arguments = settings.stream_arguments
+    parser.fault = settings.fault == "parse"
+    parser.on_fault = staticmethod(runtime.parse_failed)
+    renderer.prr_runtime = runtime
+    _log_like_vllm()
+    for line in problems():
+        logger.warning("%s: %s", PACKAGE, line)
+    logger.info("%s", start_line(parser, runtime))
+
+
+def start_line(parser: Any, runtime: Any) -> str:
+    """What is active, in one line."""
+    halves = [
+        name
+        for name, half in (("calls", parser.tool_parser_cls), ("reasoning", parser.reasoning_parser_cls))
+        if half is not None
+    ]
+    in_place = sum(state.installed for state in hooks.states())
+    wanted = sum(hook.wrapper is not None and hook.stage != "admin" for hook in hooks.HOOKS)
+    return (
+        f"{PACKAGE} {version()} on vLLM {vllm.__version__}: {parser.prr_format.name} for {' and '.join(halves)}, "
+        f"splice {runtime.mode(None)}, retention {runtime.settings.retention}, "
+        f"store {runtime.settings.store_bytes >> 20} MiB, hooks {in_place}/{wanted}"
+    )
+
+
+def problems() -> list[str]:
+    """What is not as it should be with this vLLM, a line each."""
+    lines = [f"{s.problem}: off: {s.hook.loses}" for s in hooks.states() if s.problem is not None]
+    if vllm.__version__.split("+")[0] not in hooks.TRIED:
+        lines.append(f"vLLM {vllm.__version__} was not tried with this release ({', '.join(hooks.TRIED)} were)")
+    return lines
+
+
+def version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(PACKAGE)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _log_like_vllm() -> None:
+    """Have our loggers write where vLLM's do."""
+    ours, theirs = logging.getLogger("prr_plugins"), logging.getLogger("vllm")
+    if not ours.handlers and theirs.handlers:
+        ours.handlers = list(theirs.handlers)
+        ours.setLevel(theirs.level)
+        ours.propagate = False
+
+
