@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import regex
@@ -196,19 +197,21 @@ class Source:
                 return
             yield
 
-    def json(self, sink: Callable[[str], object] | None = None) -> Generator[None, None, bool]:
+    def json(self, sink: Callable[[str], object] | None = None, stop: str = "") -> Generator[None, None, bool]:
         """Consume one balanced JSON object or array as `arguments`; brackets inside strings do not count.
 
-        The text must stand at its opening bracket. False if the text ended first.
+        The text must stand at its opening bracket. False if the text ended first, or if a character of `stop` came
+        outside a string (such as the `<` of a marker, which no JSON has there); it is not consumed.
         """
         self.sink = sink
+        outside = _json_stop(stop)
         depth = 0
         in_string = False
         ahead = 0  # characters already looked at
         while True:
             buf, i, n = self.buf, self.pos + ahead, len(self.buf)
             while i < n:
-                m = (_STRING_STOP if in_string else _JSON_STOP).search(buf, i)
+                m = (_STRING_STOP if in_string else outside).search(buf, i)
                 if m is None:
                     i = n
                     break
@@ -222,14 +225,20 @@ class Source:
                     in_string = True
                 elif c in "{[":
                     depth += 1
+                elif c in stop:
+                    self.take("arguments", m.start())
+                    self.sink = None
+                    return False
                 else:
                     depth -= 1
                     if depth == 0:
                         self.take("arguments", i)
+                        self.sink = None
                         return True
             ahead = max(0, i - n)
             self.take("arguments", n)
             if self.eof:
+                self.sink = None
                 return False
             yield
 
@@ -366,11 +375,17 @@ class Source:
         return out
 
     def segments(self, length: int) -> tuple[Segment, ...]:
+        if not self._marks:
+            return ()
         ends = [start for _, start in self._marks[1:]] + [length]
         return tuple(Segment(kind, start, end) for (kind, start), end in zip(self._marks, ends, strict=True))
 
 
-_JSON_STOP = regex.compile(r'["{}\[\]]')
+@cache
+def _json_stop(stop: str) -> regex.Pattern[str]:
+    return regex.compile(r'["{}\[\]' + regex.escape(stop) + "]")
+
+
 _STRING_STOP = regex.compile(r'["\\]')
 
 Grammar = Callable[[Source], Iterator[None]]
