@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
+
 from prr_testing.corpus import Completion, completions_of
 from prr_testing.laws import literals
 
 # What stands between markers: JSON and XML parts, blanks, names, multi-byte characters, lone halves of anything.
 FILLERS = (
-    "\n", "\n\n", " ", "\t", "x", "city", "Paris", '"', '\\"', "\\", "{", "}", "[", "]", ":", ",", "=", ">", "<", "</", "/",
-    '{"a": 1}', '{"city": "Paris"}', "{'a': True}", '{"a": ', "null", "1e5", "0", "functions.get_weather:0", "é", "🙂", "\u2028",
-    "\x00", "\x1f", "get_weather", '{"name": "get_weather", "arguments": {"city": "x"}}', '"name"', '"arguments"', "(", ")",
-)  # fmt: skip
+    *'\n\t "\\{}[]():,=></x0é🙂\u2028\x00',
+    *(
+        "\n\n",
+        "</",
+        '\\"',
+        "null",
+        "1e5",
+        "city",
+        "Paris",
+        "get_weather",
+        "functions.get_weather:0",
+        '"name"',
+        '"arguments"',
+    ),
+    *('{"a": 1}', '{"city": "Paris"}', "{'a': True}", '{"a": '),
+    '{"name": "get_weather", "arguments": {"city": "x"}}',
+)
 
 TOOLS = [
     {

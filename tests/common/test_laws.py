@@ -1,4 +1,4 @@
-"""The laws of parsing as properties, for every registered format (L1 tiling, L2 slices, L3 any split, L4 total, linear).
+"""The laws of parsing as properties, for every registered format: L1 tiling, L2 slices, L3 any split, L4 total, linear.
 
 `make fuzz` runs the same assertions under a coverage-guided fuzzer; `docs/parsing.md` states the laws.
 """
@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import TOOLS, mutated, pieces, soup
+
+from prr_plugins.common.formats import FORMATS, get_format
+from prr_plugins.common.machine import StreamParser, parse
 from prr_testing.corpus import Completion, completions_of
 from prr_testing.laws import (
     assert_all,
@@ -24,10 +28,6 @@ from prr_testing.laws import (
     run,
 )
 from prr_testing.models import model_dir
-from strategies import TOOLS, mutated, pieces, soup
-
-from prr_plugins.common.formats import FORMATS, get_format
-from prr_plugins.common.machine import StreamParser, parse
 
 FINISH = st.sampled_from(["stop", "length"])
 EFFORT = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
