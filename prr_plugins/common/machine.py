@@ -10,6 +10,7 @@ chunk border.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cache
@@ -197,49 +198,66 @@ class Source:
                 return
             yield
 
-    def json(self, sink: Callable[[str], object] | None = None, stop: str = "") -> Generator[None, None, bool]:
-        """Consume one balanced JSON object or array as `arguments`; brackets inside strings do not count.
+    def json(
+        self,
+        sink: Callable[[str], object] | None = None,
+        stop: str = "",
+        *,
+        marker: str = "",
+        kind: SegmentKind = "arguments",
+    ) -> Generator[None, None, bool]:
+        """Consume one JSON object, array or string as `kind`; brackets inside strings do not count.
 
-        The text must stand at its opening bracket. False if the text ended first, or if a character of `stop` came
-        outside a string (such as the `<` of a marker, which no JSON has there); it is not consumed.
+        The text must stand at its first character. False if it does not end: the text is over, or a character of `stop`
+        stands outside a string (such as the `<` of a marker, which no JSON has there), or `marker` stands in a string;
+        what stops it is not consumed. Python's quotes count too: `repair` mends them.
         """
         self.sink = sink
         outside = _json_stop(stop)
         depth = 0
-        in_string = False
-        ahead = 0  # characters already looked at
+        quote = ""  # of the string we are in
         while True:
-            buf, i, n = self.buf, self.pos + ahead, len(self.buf)
-            while i < n:
-                m = (_STRING_STOP if in_string else outside).search(buf, i)
-                if m is None:
-                    i = n
-                    break
-                c, i = m.group(), m.end()
-                if in_string:
-                    if c == '"':
-                        in_string = False
+            buf, i, n = self.buf, self.pos, len(self.buf)
+            ended: bool | None = None
+            while i < n and ended is None:
+                if not quote:
+                    m = outside(buf, i)
+                    if m is None:
+                        i = n
+                        break
+                    c, i = m.group(), m.end()
+                    if c == '"' or c == "'":
+                        quote = c
+                    elif c in "{[":
+                        depth += 1
+                    elif c in stop:
+                        i -= 1
+                        ended = False
                     else:
-                        i += 1  # the escaped character; it may not have come yet
-                elif c == '"':
-                    in_string = True
-                elif c in "{[":
-                    depth += 1
-                elif c in stop:
-                    self.take("arguments", m.start())
-                    self.sink = None
-                    return False
+                        depth -= 1
+                        ended = True if depth <= 0 else None
+                    continue
+                i = _in_string(quote, marker[:1])(buf, i).end()  # type: ignore[union-attr]  # it matches anywhere
+                if i == n:
+                    break
+                if buf[i] == quote:
+                    quote = ""
+                    i += 1
+                    ended = None if depth else True
+                elif buf[i] == "\\":
+                    break  # the escaped character has not come yet
+                elif buf.startswith(marker, i):
+                    ended = False
+                elif marker.startswith(buf[i:]) and not self.eof:
+                    break
                 else:
-                    depth -= 1
-                    if depth == 0:
-                        self.take("arguments", i)
-                        self.sink = None
-                        return True
-            ahead = max(0, i - n)
-            self.take("arguments", n)
-            if self.eof:
+                    i += 1
+            if ended is None and self.eof:
+                i, ended = n, False
+            self.take(kind, i)
+            if ended is not None:
                 self.sink = None
-                return False
+                return ended
             yield
 
     def take(self, kind: SegmentKind, end: int) -> None:
@@ -351,6 +369,19 @@ class Source:
             start = end
         assert start == self.here
 
+    def reread(self, start: int) -> None:
+        """At the end of the text: read once more from `start` on (characters of raw_text), where something never ended.
+
+        Nothing but markup and arguments may have been read since; what has flowed out stays out.
+        """
+        assert self.eof
+        self.buf = self.raw(start, self._base + len(self.buf))
+        self._base = start
+        self.pos = 0
+        while self._marks and self._marks[-1][1] >= start:
+            self._marks.pop()
+        self._kind = self._marks[-1][0] if self._marks else None
+
     # ------------------------------------------------------------------------------------ driving
 
     def add(self, text: str) -> None:
@@ -382,11 +413,16 @@ class Source:
 
 
 @cache
-def _json_stop(stop: str) -> regex.Pattern[str]:
-    return regex.compile(r'["{}\[\]' + regex.escape(stop) + "]")
+def _json_stop(stop: str) -> Callable[[str, int], re.Match[str] | None]:
+    return re.compile(rf"""["'{{}}\[\]{re.escape(stop)}]""").search
 
 
-_STRING_STOP = regex.compile(r'["\\]')
+@cache
+def _in_string(quote: str, mark: str) -> Callable[[str, int], re.Match[str] | None]:
+    """Matches the rest of a string, up to its quote, a `mark`, or a backslash at the text's end."""
+    plain = rf"[^\\{quote}{re.escape(mark)}]*+"
+    return re.compile(rf"{plain}(?:\\.{plain})*+", re.DOTALL).match
+
 
 Grammar = Callable[[Source], Iterator[None]]
 

@@ -17,31 +17,49 @@ class Markers:
     """A set of literals to look for.
 
     `find(text, pos)` gives the leftmost match: a whole marker, or at the end of the text the beginning of one that may
-    still come (`is_partial`). Where one marker begins another the longer wins.
+    still come (`is_partial`). Where one marker begins another the longer wins. The last `GAP` blanks before a literal
+    of `spaced` belong to its match.
     """
 
-    __slots__ = ("_longer", "find", "find_final", "literals")
+    __slots__ = ("_longer", "find", "find_final", "literals", "spaced")
 
-    def __init__(self, *literals: str) -> None:
-        if not literals or not all(literals):
+    def __init__(self, *literals: str, spaced: Iterable[str] = ()) -> None:
+        self.spaced = frozenset(spaced)
+        self.literals = frozenset(literals) | self.spaced
+        if not self.literals or not all(self.literals):
             raise ValueError("markers must be non-empty literals")
-        ordered = sorted(set(literals), key=len, reverse=True)
-        whole = "|".join(map(re.escape, ordered))
         # Beginnings stand before whole markers, so that at the end of the text `<a` waits for `<ab`. Every alternative
         # begins with a literal: that lets `re` skip ahead by character set.
-        begun = "|".join(_beginnings(ordered))
-        self.literals = frozenset(ordered)
-        self._longer = frozenset(a for a in ordered if any(b != a and b.startswith(a) for b in ordered))
-        self.find = re.compile(f"{begun}|{whole}" if begun else whole).search
-        self.find_final = re.compile(whole).search
+        whole, begun = _alternatives(self.literals)
+        if self.spaced:
+            inner, inner_begun = _alternatives(self.spaced)
+            inner_begun.append(r"\Z")
+            gap = f"[{BLANKS}]{{0,{GAP - 1}}}+"
+            whole += [f"{blank}{gap}(?:{'|'.join(inner)})" for blank in BLANKS]
+            begun += [rf"{blank}{gap}(?:{'|'.join(inner_begun)})" for blank in BLANKS]
+        self._longer = frozenset(a for a in self.literals if any(b != a and b.startswith(a) for b in self.literals))
+        self.find = re.compile("|".join(begun + whole)).search
+        self.find_final = re.compile("|".join(whole)).search
 
     def is_partial(self, m: re.Match[str]) -> bool:
         """True if `m` may still grow into a marker: it is cut by the end of the text."""
         text = m.group()
-        return text not in self.literals or (text in self._longer and m.end() == len(m.string))
+        if text in self.literals:
+            return text in self._longer and m.end() == len(m.string)
+        return text.lstrip(BLANKS) not in self.spaced
 
     def __or__(self, other: Markers) -> Markers:
-        return Markers(*self.literals, *other.literals)
+        return Markers(*self.literals, *other.literals, spaced=self.spaced | other.spaced)
+
+
+BLANKS = " \t\r\n"
+GAP = 16  # blanks before a spaced marker that count as its frame
+
+
+def _alternatives(literals: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Patterns of the whole literals, the longest first, and of their beginnings at the end of the text."""
+    ordered = sorted(literals, key=lambda text: (-len(text), text))
+    return [re.escape(text) for text in ordered], _beginnings(ordered)
 
 
 def _beginnings(literals: Iterable[str]) -> list[str]:
