@@ -1,0 +1,228 @@
+"""A real `vllm serve` for the length of a `with` block, on 127.0.0.1 and a free port.
+
+The server is a process group of its own. It is taken down on every way out of the block, by its ids, and by the kernel
+if this process dies without a way out. Nothing of this process's environment changes how it behaves: `PRR_*` and
+`VLLM_*` variables reach it only when the caller names them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from openai import AsyncOpenAI, OpenAI
+from prometheus_client.parser import text_string_to_metric_families
+
+SCRIPTED_SAMPLER = "prr_testing.sampler:ScriptedSampler"
+BLOCK_SIZE = 32  # tokens of a KV cache block; on CPU a multiple of 32
+
+_ENGINE_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_CI_ENV": "1",  # fewer compiled kernels, a quicker start
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+_PASSED_ON = ("PRR_CACHE",)
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+class ServerFailed(RuntimeError):
+    """The server did not come up, or went away; the message holds the end of its log."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """One reading of `/metrics`: `(name, labels) -> value`."""
+
+    samples: Sequence[tuple[str, Mapping[str, str], float]]
+
+    @classmethod
+    def parse(cls, text: str) -> Metrics:
+        families = text_string_to_metric_families(text)
+        return cls([(sample.name, sample.labels, sample.value) for family in families for sample in family.samples])
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum of all samples of `name` whose labels include the given ones; 0 if there are none."""
+        return sum(value for found, having, value in self.samples if found == name and labels.items() <= having.items())
+
+    def by_label(self, name: str, label: str) -> dict[str, float]:
+        """The samples of `name` summed by the values of one label."""
+        sums: dict[str, float] = {}
+        for found, having, value in self.samples:
+            if found == name and label in having:
+                sums[having[label]] = sums.get(having[label], 0.0) + value
+        return sums
+
+
+@dataclass
+class Server:
+    """A running server. `model` is the name to ask for; `log` grows while it runs."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+    model: str
+    block_size: int
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def base_url(self) -> str:
+        """Without `/v1`."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, **options: Any) -> OpenAI:
+        """The stock client, without its silent retries."""
+        options = {"timeout": 300.0, "max_retries": 0, **options}
+        return OpenAI(base_url=f"{self.base_url}/v1", api_key="none", **options)
+
+    def async_client(self, **options: Any) -> AsyncOpenAI:
+        options = {"timeout": 300.0, "max_retries": 0, **options}
+        return AsyncOpenAI(base_url=f"{self.base_url}/v1", api_key="none", **options)
+
+    def metrics(self) -> Metrics:
+        response = httpx.get(f"{self.base_url}/metrics", timeout=30.0)
+        response.raise_for_status()
+        return Metrics.parse(response.text)
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+def _free_port() -> int:
+    """A port that was free a moment ago; `serve` tries another one should somebody else get it first."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _environment(scratch: str, extra: Mapping[str, str]) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED_ON or not name.startswith(("PRR_", "VLLM_", "PYTEST_"))
+    }
+    # each engine start leaves a small file in TMPDIR: let it be a folder that goes with the server
+    return {**kept, **_ENGINE_ENVIRONMENT, "TMPDIR": scratch, "PYTHONUNBUFFERED": "1", **extra}
+
+
+def _tail(log: Path, lines: int = 40) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _wait_until_ready(server: Server, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            raise ServerFailed(f"the server ended with {server.process.returncode}; its log:\n{_tail(server.log)}")
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{server.base_url}/health", timeout=5.0).status_code == 200:
+                return
+        time.sleep(0.2)
+    raise ServerFailed(f"the server was not ready within {timeout:.0f} s; its log:\n{_tail(server.log)}")
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+    try:
+        yield process
+    finally:
+        _take_down(process)
+
+
+def _take_down(process: subprocess.Popen[bytes], grace: float = 20.0) -> None:
+    """End the server's whole process group: asked first, killed after `grace` seconds."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(grace)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # also a child that outlived the server
+    process.wait()
+
+
+@contextlib.contextmanager
+def serve(
+    model: Path,
+    *arguments: str,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    env: Mapping[str, str] | None = None,
+    plugins: str | None = None,
+    log: Path | None = None,
+    max_model_len: int = 8192,
+    max_num_seqs: int = 4,
+    kv_cache_bytes: int = 64 << 20,
+    block_size: int = BLOCK_SIZE,
+    scripted: bool = True,
+    ready_within: float = 180.0,
+) -> Iterator[Server]:
+    """Start `vllm serve` on a model folder without weights, wait until it is healthy, and always take it down.
+
+    arguments: further command line arguments, after the ones made from the parameters (the last one counts).
+    plugins: `VLLM_PLUGINS` (`""`: none at all); None leaves it unset, which loads all.
+    log: where the server's output goes; by default a file that goes with the server.
+    kv_cache_bytes: a block of 32 tokens of the models of `prr_testing.models` takes 16 KiB.
+    scripted: load the scripted sampler.
+    Raises ServerFailed if the server ends or is not healthy in time.
+    """
+    name = model.name
+    options = ["--served-model-name", name, "--load-format", "dummy", "--dtype", "bfloat16", "--enforce-eager"]
+    options += ["--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs)]
+    options += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
+    options += ["--kv-cache-memory-bytes", str(kv_cache_bytes), "--block-size", str(block_size)]
+    if tool_parser:
+        options += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
+    if reasoning_parser:
+        options += ["--reasoning-parser", reasoning_parser]
+    if scripted:
+        options += ["--logits-processors", SCRIPTED_SAMPLER]
+    vllm_serve = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), *options, *arguments]
+    variables = {**(env or {}), **({} if plugins is None else {"VLLM_PLUGINS": plugins})}
+
+    with tempfile.TemporaryDirectory(prefix="prr-server-") as scratch:
+        log = log or Path(scratch) / "server.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        environment = _environment(scratch, variables)
+        for last_try in (False, False, True):
+            port = _free_port()
+            command = [*vllm_serve, "--host", "127.0.0.1", "--port", str(port)]
+            with _running(command, environment, log) as process:
+                server = Server(process, port, log, name, block_size)
+                try:
+                    _wait_until_ready(server, ready_within)
+                except ServerFailed:
+                    if last_try or "Address already in use" not in server.log_text():
+                        raise
+                    continue
+                yield server
+                return
