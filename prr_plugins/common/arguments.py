@@ -129,7 +129,27 @@ def parameter_types(parameters: Mapping[str, Any] | None, name: str) -> frozense
     return frozenset({"string"})
 
 
+def accepts(parameters: Mapping[str, Any], arguments: str) -> bool:
+    """Could `arguments` be meant for a tool with these parameters: keys declared, none missing, types allowed?"""
+    values = _decode(arguments)
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    if not (isinstance(values, dict) and isinstance(properties, Mapping) and isinstance(required, list)):
+        return False
+    if not (set(values) <= set(properties) and all(key in values for key in required if isinstance(key, str))):
+        return False
+    return all(_fits(value, allowed_types(properties[key], parameters)) for key, value in values.items())
+
+
+def _fits(value: Any, types: frozenset[str]) -> bool:
+    kind = _TYPE_OF[type(value)]
+    return kind in types or (kind == "number" and "integer" in types)  # 1e3 and 1.0 are integers to JSON Schema
+
+
 # ---------------------------------------------------------------------------------------------- values
+
+
+# For `value_json`: the format itself says that the value is JSON text, so that a quoted string is a string.
+JSON_TEXT = frozenset(_ALL_TYPES - {"string"})
 
 
 def json_string(text: str) -> str:
@@ -147,8 +167,7 @@ def value_json(raw: str, types: frozenset[str]) -> tuple[str, bool]:
         return (_NULL, False) if "null" in types and raw == _NULL else (json_string(raw), False)
     value = _decode(text)
     if value is not _MISSING:
-        kind = _TYPE_OF[type(value)]
-        fits = kind in types or (kind == "number" and "integer" in types) or kind in ("array", "object")
+        fits = _fits(value, types) or isinstance(value, list | dict) or types is JSON_TEXT
         return (text, False) if fits else (json_string(raw), False)
     word = _PYTHON_WORDS.get(text)
     if word is not None and ("null" if word == _NULL else "boolean") in types:
@@ -157,7 +176,7 @@ def value_json(raw: str, types: frozenset[str]) -> tuple[str, bool]:
         repaired = repair(text)
         if repaired is not None:
             return repaired, True
-    return json_string(raw), False
+    return json_string(raw), types is JSON_TEXT
 
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}

@@ -39,9 +39,9 @@ Policy = Literal["eager", "complete"]
 class Delta(NamedTuple):
     """One step of the tolerant view.
 
-    `reasoning` and `content` carry text. A call comes as `call` (`text` is its name, whole), `arguments` (JSON text to be
-    appended) and `call_end` (`text` is its `raw_arguments`); under the `complete` policy a call comes only when it is
-    closed. `index` counts calls.
+    `reasoning` and `content` carry text. A call comes as `call` (`text` is its name, whole), `arguments` (JSON text to
+    be appended) and `call_end` (`text` is its `raw_arguments`); under the `complete` policy a call comes only when it
+    is closed. `index` counts calls.
     """
 
     kind: Literal["reasoning", "content", "call", "arguments", "call_end"]
@@ -183,6 +183,11 @@ class Source:
         self.sink = None
         return mark
 
+    @property
+    def behind_markup(self) -> bool:
+        """True at the beginning of the text and right behind markup: no text of the model stands before."""
+        return self._kind is None or self._kind == "markup"
+
     def at_line_start(self) -> bool:
         """True at the beginning of the text and behind a newline."""
         return self.here == 0 or self.raw(self.here - 1, self.here) == "\n"
@@ -287,17 +292,21 @@ class Source:
     def open_call(
         self, name: str, call_id: str | None = None, *, start: int | None = None, flags: Sequence[str] = ()
     ) -> Call:
-        """A call begins: its name is known. `start` is where its raw text begins (characters of raw_text)."""
+        """A call begins. `start` is where its raw text begins (characters of raw_text).
+
+        Where only the arguments tell which tool is meant, `name` is empty and `call.name` set before `close_call`;
+        such a call is sent once it is closed.
+        """
         call = Call(name, call_id, self.here if start is None else start, flags)
         call.raw_from = self.here
-        if self._eager:
+        if self._eager and name:
             self._announce(call)
         return call
 
     def write(self, call: Call, json_text: str) -> None:
         """Append to the call's arguments."""
         call.pieces.append(json_text)
-        if self._eager:
+        if call.index >= 0:
             self.out.append(Delta("arguments", json_text, call.index))
 
     def close_call(self, call: Call, *, repaired: bool = False) -> None:
@@ -310,7 +319,7 @@ class Source:
                 self.drop_call(call, "malformed")
                 return
             arguments, repaired = mended, True
-        if not self._eager:
+        if call.index < 0:
             self._announce(call)
             self.out.append(Delta("arguments", arguments, call.index))
         self.out.append(Delta("call_end", raw, call.index))
