@@ -71,6 +71,37 @@ class Extension:
     spans: Callable[[], tuple[Span, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What stands behind a turn, once its last `dropped` (0 or 1) ids, a respelled stop, are taken off.
+
+    ids: to be appended; text: their text.
+    shows_reasoning: given the new messages, the template itself would still show the reasoning of the turn.
+    bounds: computes at which character of `text` each new message, and then the generation prompt, begins.
+    """
+
+    ids: list[int]
+    dropped: int
+    shows_reasoning: bool
+    text: str
+    bounds: Callable[[], list[int]]
+
+
+# How templates call the switch that keeps the reasoning of earlier turns, and the value that keeps it. A name counts
+# only where setting it changes what the template shows.
+_SWITCHES: dict[str, bool] = {
+    "preserve_thinking": True,  # Qwen3.6, Kimi K2.6
+    "clear_thinking": False,  # GLM
+    "keep_past_thinking": True,
+    "truncate_history_thinking": False,  # Nemotron
+    "drop_thinking": False,  # DeepSeek V4
+    "preserved_thinking": True,
+    "keep_thinking": True,
+    "keep_all_reasoning": True,
+    "save_history_reasoning_content": True,
+}
+
+
 class _Refused(Exception):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -138,6 +169,47 @@ class TemplateBridge:
         before: the messages before it; only leading system and developer messages are looked at.
         reasoning_open: whether the completion ended inside reasoning; None: find out from the template.
         """
+        ids = [*prompt_ids, *completion_ids]
+        answer = self.continue_turn(
+            ids,
+            len(completion_ids),
+            new_messages,
+            assistant=assistant,
+            before=before,
+            tools=tools,
+            template_kwargs=template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+            reasoning_open=reasoning_open,
+        )
+        if isinstance(answer, Refusal):
+            return answer
+        kept = len(ids) - answer.dropped
+        del ids[kept:]
+        ids += answer.ids
+        front = ids[max(0, kept - _SEAM_TOKENS) : kept]
+
+        def spans() -> tuple[Span, ...]:
+            return _spans(self._seams, front, answer.ids, answer.text, answer.bounds(), len(prompt_ids), kept)
+
+        return Extension(ids, kept, answer.dropped > 0, answer.shows_reasoning, spans)
+
+    def continue_turn(
+        self,
+        turn_ids: Sequence[int],
+        sampled: int,
+        new_messages: Sequence[Message],
+        *,
+        assistant: Message | None = None,
+        before: Sequence[Message] = (),
+        tools: Tools = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        reasoning_open: bool | None = None,
+    ) -> Continuation | Refusal:
+        """As `extend`, for a turn given as one sequence of which the last `sampled` ids are the completion.
+
+        Reads only the end of `turn_ids`, and returns only what comes behind it.
+        """
         try:
             if any(_has_media(message) for message in new_messages):
                 raise _Refused("multimodal")
@@ -146,32 +218,53 @@ class TemplateBridge:
             scene = Scene(tuple(leading(before)), calls, tools, template_kwargs or {})
             placement, tail = self._behind(scene, new_messages, add_generation_prompt)
             frame = self._frames.frame(scene, placement)
-            if completion_ids and completion_ids[-1] in self._stop_ids:
-                ending = self._after_stop(scene, frame, tail, completion_ids[-1])
+            if sampled and turn_ids[-1] in self._stop_ids:
+                ending = self._after_stop(scene, frame, tail, turn_ids[-1])
             else:
                 if reasoning_open is None:
-                    reasoning_open = self._reasoning_open(scene, prompt_ids, completion_ids)
-                ending = self._after_cut(scene, frame, tail, completion_ids, reasoning_open)
+                    reasoning_open = self._reasoning_open(scene, turn_ids, sampled)
+                ending = self._after_cut(scene, frame, tail, turn_ids[len(turn_ids) - sampled :], reasoning_open)
         except _Refused as refused:
             return refused.refusal
 
-        ids = [*prompt_ids, *completion_ids]
-        kept = len(ids) - ending.dropped
-        del ids[kept:]
-        added = self._seams.encode_after(ids[-_SEAM_TOKENS:], ending.text)
+        kept = len(turn_ids) - ending.dropped
+        added = self._seams.encode_after(turn_ids[max(0, kept - _SEAM_TOKENS) : kept], ending.text)
         if added is None and ending.inserted:
             # Cut in mid-reasoning, the sampled ids are not what the template's text would be encoded to anyway.
             added = self._seams.encode(ending.text)
         if added is None:
             return Refusal("seam")
-        ids += added
 
-        def spans() -> tuple[Span, ...]:
-            front = ids[max(0, kept - _SEAM_TOKENS) : kept]
-            bounds = self._bounds(scene, placement, new_messages, tail, ending)
-            return _spans(self._seams, front, added, ending.text, bounds, len(prompt_ids), kept)
+        def bounds() -> list[int]:
+            return self._bounds(scene, placement, new_messages, tail, ending)
 
-        return Extension(ids, kept, ending.dropped > 0, tail.shows_reasoning, spans)
+        return Continuation(added, ending.dropped, tail.shows_reasoning, ending.text, bounds)
+
+    def writes(
+        self,
+        messages: Sequence[Message],
+        text: str,
+        *,
+        tools: Tools = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> bool:
+        """Whether the template, given the whole conversation, ends with `text`. Costs a full render, no encode."""
+        full = self._stand_ins.render(messages, tools, add_generation_prompt, template_kwargs or {})
+        return full is not None and full.endswith(text)
+
+    def retention_switch(self, tools: Tools, template_kwargs: Mapping[str, Any]) -> str | None:
+        """The template kwarg that makes this template keep reasoning it would drop; None where it has none.
+
+        Found whether `template_kwargs` sets it or not: whoever set it has decided, and the template shows the outcome.
+        """
+        free = {name: value for name, value in template_kwargs.items() if name not in _SWITCHES}
+        if self._frames.keeps_reasoning(Scene((), (), tools, free)):
+            return None
+        for name, value in _SWITCHES.items():
+            if self._frames.keeps_reasoning(Scene((), (), tools, {**free, name: value})):
+                return name
+        return None
 
     def _behind(self, scene: Scene, new_messages: Sequence[Message], generate: bool) -> tuple[Placement, Tail]:
         """What the template writes behind the turn and for the new messages, from the first placement that serves.
@@ -248,7 +341,7 @@ class TemplateBridge:
                 return len(text) if closing.startswith(text) else len(marker)
         return 0
 
-    def _reasoning_open(self, scene: Scene, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> bool:
+    def _reasoning_open(self, scene: Scene, turn_ids: Sequence[int], sampled: int) -> bool:
         """Whether the turn's last reasoning marker opens reasoning, by the markers the template writes."""
         learnt = self._frames.reasoning(scene)
         if learnt is None:
@@ -257,7 +350,7 @@ class TemplateBridge:
         if not start or not end or start == end:
             return False
         generated = len(self._frames.generation_ids(scene))
-        turn = [*(prompt_ids[len(prompt_ids) - generated :] if generated else ()), *completion_ids]
+        turn = turn_ids[max(0, len(turn_ids) - sampled - generated) :]
         ids = self._seams.ids
         if start in ids and end in ids:
             last = next((token for token in reversed(turn) if token in (ids[start], ids[end])), None)

@@ -89,6 +89,16 @@ class Frames:
         """The text in front of a turn's reasoning and the text between reasoning and content."""
         return self._cached("reasoning", scene, lambda: self._stand_ins.reasoning_frame(scene))
 
+    def keeps_reasoning(self, scene: Scene) -> bool:
+        """Whether the template shows a turn's reasoning once a user message follows."""
+
+        def learn() -> bool:
+            follow = [{"role": "user", "content": "x"}]
+            tails = (self._stand_ins.tail(scene, place, follow, True) for place in self._stand_ins.placements(scene))
+            return any(tail is not None and tail.shows_reasoning for tail in tails)
+
+        return self._cached("keeps", scene, learn)
+
     def generation_ids(self, scene: Scene) -> list[int]:
         """The generation prompt."""
         return self._cached(

@@ -5,32 +5,43 @@ A request's life: `plan = splicer.plan(conversation)`; the engine uses `plan.pro
 when the completion is there, `splicer.record(plan.context, ...)` stores the turn. A preview (a token
 count, a render route) calls `plan` alone.
 
-Nothing here raises: any fault ends as outcome "fallback" with reason `error_<stage>` and one log line.
+Nothing here raises: any fault ends as outcome "fallback" with reason `error_<stage>` and one log line that
+holds no content.
 """
 
 from __future__ import annotations
 
+import logging
+import random
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from prr_plugins.common.bridge import Message, TemplateBridge, Tools
+from prr_plugins.common import lineage
+from prr_plugins.common.bridge import Continuation, Message, Refusal, TemplateBridge, Tools
+from prr_plugins.common.chain import Chain, Media, call_ids, reasoning_of, root_key, turn_key
+from prr_plugins.common.lineage import Ambiguous, Match
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings, SpliceMode
-from prr_plugins.common.store import TurnStore
+from prr_plugins.common.store import Store, Turn, TurnStore, turn_id
+
+logger = logging.getLogger(__name__)
 
 Outcome = Literal["spliced", "first_turn", "refused", "fallback"]
+
+_SHARED_STEM = 64
+"""Tokens a turn must have in common with an earlier one to be stored as a branch of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """One chat request as the template will see it.
 
-    messages: OpenAI shape as the client sent them (copied; never changed here).
+    messages: OpenAI shape as the client sent them; never changed here.
     template_kwargs: the request's merged over the server's defaults.
     template_id: hash of the template text and the tokenizer that are used for this request.
     tenant: isolation domain (`cache_salt`, else the tenant header's value), None where there is none.
-    stop_token_ids: additional stop ids of this request.
     """
 
     messages: list[Message]
@@ -44,54 +55,124 @@ class Conversation:
     continue_final_message: bool = False
 
 
+@dataclass(slots=True)
+class Context:
+    """What `plan` knows of a request and `record` needs. Opaque to the engine."""
+
+    conversation: Conversation
+    chain: Chain
+    root: bytes
+    match: Match | None = None
+    match_ids: list[int] = field(default_factory=list)
+    used: bool = False
+    """The engine got a spliced prompt."""
+    retained_tokens: int = 0
+    appended: tuple[list[Message], str] | None = None
+    """Of a spliced prompt: all messages as rendered, and the text behind the turn."""
+    sibling: tuple[Turn, list[int]] | None = None
+    """The first turn recorded for this request, with its prompt: with n > 1 the others share it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to do with one request's prompt.
 
+    reason: "" where everything went plainly, else one of docs/refusals.md.
     prompt_ids: use these; None: the engine renders.
     kept_tokens: tokens of the previous turn (prompt and completion) that stand unchanged in `prompt_ids`.
     retained_reasoning_tokens: tokens of sampled reasoning in `prompt_ids` that the template would drop.
+    observed_tokens: with mode "observe", the tokens that would have been kept.
     hides_reasoning: `prompt_ids` contain reasoning that the client never received: do not show the ids.
     error: with PRR_ON_MISS=error, the message to fail the request with; else None.
-    context: opaque, for `record`.
+    context: opaque, for `record`; None where the turn is not to be recorded.
     """
 
     outcome: Outcome
-    reason: str
+    reason: str = ""
     prompt_ids: list[int] | None = None
     kept_tokens: int = 0
     retained_reasoning_tokens: int = 0
+    observed_tokens: int = 0
+    respelled_stop: bool = False
     hides_reasoning: bool = False
     error: str | None = None
-    context: Any = None
+    context: Context | None = None
+
+
+class _Refused(Exception):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class InjectedFault(RuntimeError):
+    """Raised on purpose (PRR_FAULT)."""
 
 
 class Splicer:
     """Plans prompts and records turns for one template, tokenizer and model server.
 
-    `mode` may be changed at any time; `plan` takes a per-request override.
+    `mode` may be changed at any time; `plan` takes a per-request override. Thread-safe.
     """
 
-    mode: SpliceMode
-
-    def __init__(self, bridge: TemplateBridge, store: TurnStore, settings: Settings, metrics: Metrics) -> None:
-        raise NotImplementedError
+    def __init__(self, bridge: TemplateBridge, store: Store, settings: Settings, metrics: Metrics) -> None:
+        self.bridge = bridge
+        self.store = store
+        self.settings = settings
+        self.metrics = metrics
+        self.mode: SpliceMode = settings.splice
 
     def plan(self, conversation: Conversation, mode: SpliceMode | None = None) -> Plan:
         """What to do with this request's prompt. Synchronous, never raises, counts nothing."""
-        raise NotImplementedError
+        mode = mode or self.mode
+        if mode == "off":
+            return Plan("refused", "off")
+        stage = ["splice"]
+        context: Context | None = None
+        try:
+            self._fault("splice")
+            if conversation.continue_final_message:
+                raise _Refused("continue_final_message")
+            context = self._context(conversation)
+            plan = self._splice(context, stage)
+        except _Refused as refused:
+            plan = Plan("refused", refused.reason, context=context)
+        except Media:
+            plan = Plan("refused", "multimodal")
+        except Ambiguous:
+            plan = Plan("refused", "ambiguous", context=context)
+        except Exception as error:
+            self._log(stage[0], error)
+            plan = Plan("fallback", f"error_{stage[0]}", context=context)
+        if mode == "observe":
+            return self._unused(plan, "observe") if plan.outcome == "spliced" else plan
+        if self.settings.on_miss == "error" and plan.outcome in ("refused", "fallback"):
+            plan = replace(plan, error=f"the history cannot be spliced: {plan.reason} (PRR_ON_MISS=error)")
+        return plan
 
     def refuse(self, plan: Plan, reason: str) -> Plan:
         """The same plan, not used, for a reason that only the engine knows (`too_long`)."""
-        raise NotImplementedError
+        return replace(self._unused(plan, reason), observed_tokens=0)
 
     def settle(self, plan: Plan) -> None:
-        """Count what happened to the request. Call once, when the prompt is final."""
-        raise NotImplementedError
+        """Count what happened to the request; verify a share of spliced ones. Call once, when the prompt is final."""
+        add = self.metrics.add
+        try:
+            add("prr_turns_total", 1, plan.outcome, plan.reason.partition(":")[0])
+            if plan.outcome == "spliced":
+                add("prr_kept_tokens_total", plan.kept_tokens)
+                add("prr_retained_reasoning_tokens_total", plan.retained_reasoning_tokens)
+                add("prr_respelled_stops_total", int(plan.respelled_stop))
+                if self.settings.verify and random.random() < self.settings.verify:
+                    self._verify(plan)
+            if plan.observed_tokens:
+                add("prr_observed_kept_tokens_total", plan.observed_tokens)
+        except Exception as error:
+            self._log("settle", error)
 
     def record(
         self,
-        context: Any,
+        context: Context | None,
         prompt_ids: Sequence[int],
         completion_ids: Sequence[int],
         message: Message,
@@ -105,10 +186,10 @@ class Splicer:
     ) -> None:
         """Store one finished turn. Never raises. With n > 1, call it once for each choice.
 
-        context: `Plan.context` of the request, whatever the plan's outcome was.
+        context: `Plan.context` of the request, whatever the plan's outcome was; None: nothing is stored.
         prompt_ids: the ids the engine really used.
         completion_ids: everything sampled, the stop token included.
-        message: the assistant message as it was returned to the client (call ids included);
+        message: the assistant message as it was returned to the client (call ids and reasoning included);
         also: further forms the client may have seen of it (`eager` streaming before a repair).
         reasoning_span: token range `[start, end)` of reasoning in `completion_ids`.
         reasoning_open: whether the completion ended inside reasoning (None: not known).
@@ -116,4 +197,246 @@ class Splicer:
         hidden_reasoning: the client did not receive the reasoning.
         dropped_calls: the completion holds calls that `message` does not (`parallel_tool_calls=false`).
         """
-        raise NotImplementedError
+        if context is None:
+            return
+        stage = "capture"
+        try:
+            self._fault("capture")
+            start, end = reasoning_span or (0, 0)
+            turn = self._turn(context, list(prompt_ids), list(completion_ids), message, also)
+            turn = replace(
+                turn,
+                native_call_ids=tuple(native_call_ids),
+                reasoning_tokens=self._reasoning_in_prompt(context) + end - start,
+                retained_tokens=context.retained_tokens if context.used else 0,
+                reasoning_open=reasoning_open,
+                hidden=hidden_reasoning and end > start,
+                dropped_calls=dropped_calls,
+            )
+            stage = "store"
+            self._fault("store")
+            stored = self.store.put(turn)
+            if stored and context.sibling is None:
+                context.sibling = turn, list(prompt_ids)
+            self.metrics.add("prr_records_total", 1, "stored" if stored else "refused", "" if stored else "store_full")
+            if isinstance(self.store, TurnStore):
+                self.metrics.set("prr_store_bytes", self.store.size)
+                self.metrics.set("prr_store_turns", len(self.store))
+        except Exception as error:
+            self._log(stage, error)
+            self.metrics.add("prr_records_total", 1, "fallback", f"error_{stage}")
+            self.metrics.add("prr_turns_total", 1, "fallback", f"error_{stage}")
+
+    # plan
+
+    def _context(self, conversation: Conversation) -> Context:
+        kwargs = conversation.template_kwargs or {}
+        lora, tenant = conversation.lora, conversation.tenant
+        root = root_key(
+            "turn", conversation.model, lora, tenant, conversation.template_id, kwargs, conversation.tools or []
+        )
+        return Context(conversation, Chain(conversation.messages), root)
+
+    def _splice(self, context: Context, stage: list[str]) -> Plan:
+        conversation, links = context.conversation, context.chain.links
+        answered = [index for index, link in enumerate(links) if link.role == "assistant"]
+        if not answered:
+            return Plan("first_turn", context=context)
+        stage[0] = "store"
+        self._fault("store")
+        turns = [(index, turn_key(context.root, links[index].digest)) for index in answered]
+        match = lineage.deepest(self.store, links, turns)
+        if match is None:
+            raise _Refused(self._changed(context, answered[-1]) or "unknown_turn")
+        self.store.touch(match.lineage)
+        context.match, context.match_ids = match, match.ids()
+        stage[0] = "splice"
+        reason = ""
+        if match.index != answered[-1]:
+            edit = lineage.first_edit(self.store, match, links)
+            unknown = answered[answered.index(match.index) + 1]
+            reason = f"unknown_turn:messages[{unknown}]" if edit is None else f"edited:messages[{edit}]"
+        if match.turn.dropped_calls:
+            raise _Refused("calls_dropped")
+        if conversation.tenant is None and lineage.hidden_without_proof(match, links, turns):
+            raise _Refused("no_possession")
+        stage[0] = "bridge"
+        self._fault("bridge")
+        return self._continue(context, match, reason)
+
+    def _continue(self, context: Context, match: Match, reason: str) -> Plan:
+        conversation = context.conversation
+        messages, turn = conversation.messages, match.turn
+        kwargs = conversation.template_kwargs or {}
+        assistant, new = lineage.with_native_ids(messages[match.index], messages[match.index + 1 :], turn)
+        answer = self.bridge.continue_turn(
+            context.match_ids,
+            turn.completion,
+            new,
+            assistant=assistant,
+            before=messages[: match.index],
+            tools=conversation.tools,
+            template_kwargs=kwargs,
+            add_generation_prompt=conversation.add_generation_prompt,
+            reasoning_open=turn.reasoning_open,
+        )
+        if isinstance(answer, Refusal):
+            raise _Refused(answer.reason)
+        rendered = [*messages[: match.index], assistant, *new]
+        context.appended = rendered, answer.text
+        if reason and not self._proven(context):
+            raise _Refused(reason)
+        retained = self._retained(conversation, turn, answer, new)
+        context.used, context.retained_tokens = True, retained
+        kept = len(context.match_ids) - answer.dropped
+        return Plan(
+            "spliced",
+            reason,
+            [*context.match_ids[:kept], *answer.ids],
+            kept,
+            retained,
+            respelled_stop=answer.dropped > 0,
+            hides_reasoning=lineage.hides_reasoning(match),
+            context=context,
+        )
+
+    def _retained(self, conversation: Conversation, turn: Turn, answer: Continuation, new: Sequence[Message]) -> int:
+        """Reasoning tokens of the turn that the template would drop and we keep; raises where they must go."""
+        if answer.shows_reasoning:
+            return turn.retained_tokens
+        if not turn.reasoning_tokens:
+            return 0
+        kwargs = conversation.template_kwargs or {}
+        policy = self.settings.retention
+        switch = self.bridge.retention_switch(conversation.tools, kwargs)
+        in_tool_loop = all(message.get("role") != "user" for message in new)
+        set_to_drop = switch in kwargs
+        if policy == "template" or set_to_drop or (policy == "auto" and switch is None and not in_tool_loop):
+            raise _Refused("retention_template")
+        return turn.reasoning_tokens
+
+    def _proven(self, context: Context) -> bool:
+        """Whether the template, given the whole conversation, ends with what the bridge has appended."""
+        if context.appended is None:
+            return False
+        messages, text = context.appended
+        conversation = context.conversation
+        return self.bridge.writes(
+            messages,
+            text,
+            tools=conversation.tools,
+            template_kwargs=conversation.template_kwargs,
+            add_generation_prompt=conversation.add_generation_prompt,
+        )
+
+    def _verify(self, plan: Plan) -> None:
+        agrees = plan.context is not None and self._proven(plan.context)
+        self.metrics.add("prr_verified_total", 1, "agree" if agrees else "disagree")
+        if not agrees:
+            logger.warning("prr: a spliced prompt disagrees with a full render of its history")
+
+    def _changed(self, context: Context, last: int) -> str | None:
+        """What keeps a turn from being found whose messages are all there; None where it is something else."""
+        loose = self._loose_key(context.conversation, context.chain.links[last].digest)
+        (turns,) = self.store.find([loose])
+        now = _fingerprint(context.conversation)
+        for turn in reversed(turns):
+            for place, what in enumerate(_FINGERPRINTED):
+                if turn.fingerprint[4 * place : 4 * place + 4] != now[4 * place : 4 * place + 4]:
+                    return f"{what}_changed"
+        return None
+
+    def _unused(self, plan: Plan, reason: str) -> Plan:
+        if plan.context is not None:
+            plan.context.used = False
+        return Plan("refused", reason, observed_tokens=plan.kept_tokens, context=plan.context)
+
+    # record
+
+    def _turn(
+        self,
+        context: Context,
+        prompt_ids: list[int],
+        completion_ids: list[int],
+        message: Message,
+        also: Sequence[Message],
+    ) -> Turn:
+        parent, start = self._stem(context, prompt_ids)
+        forms = [context.chain.follow(form) for form in (message, *also)]
+        keys = tuple(dict.fromkeys(turn_key(context.root, form.digest) for form in forms))
+        ids = array("I", prompt_ids[start:])
+        ids.extend(completion_ids)
+        after = context.match.index + 1 if context.match and parent is context.match.turn else 0
+        links = [*context.chain.links[after:], forms[0]]
+        return Turn(
+            keys=keys,
+            loose=self._loose_key(context.conversation, forms[0].digest),
+            id=turn_id(keys[0], parent.id if parent else None, start, ids, len(completion_ids)),
+            parent=parent.id if parent else None,
+            start=start,
+            ids=ids,
+            completion=len(completion_ids),
+            path=b"".join(link.digest[: lineage.DIGEST_BYTES] for link in links),
+            call_ids=call_ids(message),
+            reasoning=lineage.reasoning_hash(reasoning_of(message)),
+            fingerprint=_fingerprint(context.conversation),
+        )
+
+    def _stem(self, context: Context, prompt_ids: list[int]) -> tuple[Turn | None, int]:
+        """The stored turn that the prompt begins with, and how many tokens of it."""
+        known: list[tuple[Turn, list[int]]] = []
+        if context.match is not None:
+            known.append((context.match.turn, context.match_ids))
+        if context.sibling is not None:
+            known.append(context.sibling)
+        best: tuple[Turn | None, int] = None, 0
+        for turn, ids in known:
+            common = _common_prefix(ids, prompt_ids)
+            if common >= max(_SHARED_STEM, best[1] + 1) and self.store.find(turn.keys[:1])[0]:
+                best = turn, common
+        return best
+
+    def _reasoning_in_prompt(self, context: Context) -> int:
+        return context.match.turn.reasoning_tokens if context.used and context.match else 0
+
+    def _loose_key(self, conversation: Conversation, digest: bytes) -> bytes:
+        return turn_key(root_key("loose", conversation.tenant), digest)
+
+    # faults
+
+    def _fault(self, stage: str) -> None:
+        if self.settings.fault == stage and self.settings.test:
+            raise InjectedFault(stage)
+
+    def _log(self, stage: str, error: Exception) -> None:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
+        logger.warning("prr: %s failed with %s at %s; the engine goes its own way", stage, type(error).__name__, place)
+
+
+_FINGERPRINTED = ("template", "tools", "template_kwargs", "model")
+
+
+def _fingerprint(conversation: Conversation) -> bytes:
+    parts: tuple[Any, ...] = (
+        conversation.template_id,
+        conversation.tools or [],
+        conversation.template_kwargs or {},
+        [conversation.model, conversation.lora],
+    )
+    return b"".join(root_key(part)[:4] for part in parts)
+
+
+def _common_prefix(one: list[int], other: list[int]) -> int:
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,10 +1,10 @@
 """Stand-ins: short conversations that make a chat template show what it writes behind an assistant turn.
 
 Promise: what is learnt here comes out of the engine's own render function and of nothing else. A stand-in
-is `[system messages, user, assistant(marks, same call names and ids), *new messages]`, with the request's tools and template kwargs. The
-marks are random words in the reasoning, the content and the last call's arguments; the text behind the last
-mark is the end of the assistant turn and everything after it. Templates drop some of these (content beside calls,
-reasoning of earlier turns) and refuse some combinations, so several placements are tried in turn.
+is `[system messages, user, assistant(marks, same call names and ids), *new messages]`, with the request's tools
+and template kwargs. The marks are random words in the reasoning, the content and the last call's arguments; the text
+behind the last mark is the end of the assistant turn and everything after it. Templates drop some of these (content
+beside calls, reasoning of earlier turns) and refuse some combinations, so several placements are tried in turn.
 """
 
 from __future__ import annotations
@@ -150,8 +150,14 @@ class StandIns:
         return message
 
     def _try(self, messages: list[Message], scene: Scene, add_generation_prompt: bool) -> str | None:
+        return self.render(messages, scene.tools, add_generation_prompt, scene.template_kwargs)
+
+    def render(
+        self, messages: Sequence[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
+    ) -> str | None:
+        """The engine's render of any messages."""
         try:
-            return self._render(messages, scene.tools, add_generation_prompt, scene.template_kwargs)
+            return self._render(list(messages), tools, add_generation_prompt, template_kwargs)
         except Exception:  # whatever a template or an engine raises on messages that it does not support
             return None
 

@@ -1,11 +1,239 @@
-"""Finished turns, found again by chain key; bounded by bytes."""
+"""Finished turns, found again by key; bounded by bytes.
+
+A turn stores its own ids only: what its prompt added to an earlier turn, and the completion. A conversation costs its
+length once, at four bytes a token, and forks share their stem. Turns form a tree; what is dropped first is the
+least recently used leaf, so that no stored turn ever loses the ids it stands on.
+
+`Store` is what the splicer needs. All keys of a request are known before it looks anything up, so a shared store
+answers in one round trip.
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One stored turn. All counts are tokens.
+
+    keys: each finds it (chain.turn_key of a form in which a client may have seen its message).
+    loose: finds it where the tools, the template, its kwargs or the model changed since.
+    id: tells it from other turns with the same key.
+    parent: id of the turn whose first `start` ids it begins with; None with `start` 0.
+    ids: the ids after those: rest of the prompt, then `completion` sampled ids.
+    path: for each message from the parent's turn on, this turn's included, the first 8 bytes of its digest.
+    call_ids: as returned to the client; native_call_ids: as the model wrote them, where it did.
+    reasoning: hash of the reasoning as returned to the client; None where there was none.
+    reasoning_tokens: reasoning in the turn's prompt and completion that was sampled.
+    retained_tokens: as many of those in the prompt as the template would have dropped.
+    fingerprint: 4 bytes each for template, tools, template kwargs, model and LoRA.
+    """
+
+    keys: tuple[bytes, ...]
+    loose: bytes
+    id: bytes
+    parent: bytes | None
+    start: int
+    ids: array[int]
+    completion: int
+    path: bytes = b""
+    call_ids: tuple[str | None, ...] = ()
+    native_call_ids: tuple[str | None, ...] = ()
+    reasoning: bytes | None = None
+    reasoning_tokens: int = 0
+    retained_tokens: int = 0
+    reasoning_open: bool | None = None
+    hidden: bool = False
+    dropped_calls: bool = False
+    fingerprint: bytes = b""
+
+    @property
+    def total(self) -> int:
+        """Length of the turn, prompt and completion."""
+        return self.start + len(self.ids)
+
+
+def turn_id(key: bytes, parent: bytes | None, start: int, ids: array[int], completion: int) -> bytes:
+    """The identity of a turn: equal for the same key and equal ids with the same split."""
+    identity = blake2b(key, key=parent or b"", digest_size=16)
+    identity.update(b"%d,%d;" % (start, completion))
+    identity.update(ids)
+    return identity.digest()
+
+
+_SIBLINGS = 32
+"""Turns kept under one key; with more, older ones are no longer found."""
+
+
+class Store(Protocol):
+    """Where turns are kept. Implementations are thread-safe and may drop any turn that no other one stands on."""
+
+    def find(self, keys: Sequence[bytes]) -> list[tuple[Turn, ...]]:
+        """The turns under each key (or loose key), oldest first. Does not count as use."""
+
+    def parent(self, turn: Turn) -> Turn | None:
+        """The turn that `turn` begins with; None where it has none or it is gone."""
+
+    def children(self, turn: Turn) -> tuple[Turn, ...]:
+        """Turns that begin with `turn`, as far as the store can tell."""
+
+    def touch(self, lineage: Sequence[Turn]) -> None:
+        """Note that these turns were used."""
+
+    def put(self, turn: Turn) -> bool:
+        """Store a turn; False where it cannot be kept (too large, its parent is gone)."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    turn: Turn
+    used: float
+    children: tuple[bytes, ...] = ()
+
 
 class TurnStore:
-    """In-process store of turns (`Splicer` reads and writes it)."""
+    """The in-process store: at most `max_bytes`, and with `ttl` no turn unused for longer than that many seconds.
 
-    def __init__(self, max_bytes: int, ttl: float | None = None) -> None:
+    `size` is the sum of what the interpreter reports for each stored object, indexes included.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        ttl: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_evict: Callable[[str], None] | None = None,
+    ) -> None:
         self.max_bytes = max_bytes
         self.ttl = ttl
+        self.size = 0
+        self._clock = clock
+        self._on_evict = on_evict or (lambda cause: None)
+        self._lock = threading.RLock()
+        self._entries: dict[bytes, _Entry] = {}
+        self._index: dict[bytes, bytes | tuple[bytes, ...]] = {}  # key to turn id, or ids where there are several
+        self._leaves: OrderedDict[bytes, None] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, keys: Sequence[bytes]) -> list[tuple[Turn, ...]]:
+        """See `Store`."""
+        with self._lock:
+            self._expire()
+            return [tuple(self._entries[found].turn for found in self._under(key)) for key in keys]
+
+    def parent(self, turn: Turn) -> Turn | None:
+        """See `Store`."""
+        with self._lock:
+            entry = self._entries.get(turn.parent) if turn.parent is not None else None
+            return entry.turn if entry else None
+
+    def children(self, turn: Turn) -> tuple[Turn, ...]:
+        """See `Store`."""
+        with self._lock:
+            entry = self._entries.get(turn.id)
+            return tuple(self._entries[child].turn for child in entry.children) if entry else ()
+
+    def touch(self, lineage: Sequence[Turn]) -> None:
+        """See `Store`."""
+        with self._lock:
+            now = self._clock()
+            for turn in lineage:
+                entry = self._entries.get(turn.id)
+                if entry is not None:
+                    entry.used = now
+                    if turn.id in self._leaves:
+                        self._leaves.move_to_end(turn.id)
+
+    def put(self, turn: Turn) -> bool:
+        """See `Store`."""
+        cost = _cost(turn)
+        with self._lock:
+            self._expire()
+            if turn.id in self._entries:
+                self.touch([turn])
+                return True
+            if cost > self.max_bytes:
+                return False
+            parent = None
+            if turn.parent is not None:
+                parent = self._entries.get(turn.parent)
+                if parent is None or parent.turn.total < turn.start:
+                    return False
+                parent.children += (turn.id,)
+                self._leaves.pop(turn.parent, None)
+            self._entries[turn.id] = _Entry(turn, self._clock())
+            for key in (*turn.keys, turn.loose):
+                self._put_under(key, (*self._under(key)[1 - _SIBLINGS :], turn.id))
+            self._leaves[turn.id] = None
+            self.size += cost
+            while self.size > self.max_bytes:
+                self._drop(next(iter(self._leaves)), "bytes")
+            return turn.id in self._entries
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._entries.clear()
+            self._index.clear()
+            self._leaves.clear()
+            self.size = 0
+
+    def _under(self, key: bytes) -> tuple[bytes, ...]:
+        found = self._index.get(key, ())
+        return (found,) if isinstance(found, bytes) else found
+
+    def _put_under(self, key: bytes, ids: tuple[bytes, ...]) -> None:
+        if ids:
+            self._index[key] = ids[0] if len(ids) == 1 else ids
+        else:
+            self._index.pop(key, None)
+
+    def _expire(self) -> None:
+        if self.ttl is None:
+            return
+        oldest = self._clock() - self.ttl
+        while self._leaves:
+            leaf = next(iter(self._leaves))
+            if self._entries[leaf].used > oldest:
+                return
+            self._drop(leaf, "ttl")
+
+    def _drop(self, leaf: bytes, cause: str) -> None:
+        del self._leaves[leaf]
+        entry = self._entries.pop(leaf)
+        self.size -= _cost(entry.turn)
+        for key in (*entry.turn.keys, entry.turn.loose):
+            self._put_under(key, tuple(found for found in self._under(key) if found != leaf))
+        if entry.turn.parent is not None:
+            parent = self._entries[entry.turn.parent]
+            parent.children = tuple(child for child in parent.children if child != leaf)
+            if not parent.children:
+                # Used with each of its children, so it is the oldest now unless it was used alone since.
+                self._leaves[entry.turn.parent] = None
+                self._leaves.move_to_end(entry.turn.parent, last=parent.used > entry.used)
+        self._on_evict(cause)
+
+
+# What the entry, its leaf and two places in the index take beside the parts of the turn (64-bit CPython;
+# a test compares the sum with what the allocator says).
+_BOOKKEEPING_BYTES = 356
+
+
+def _cost(turn: Turn) -> int:
+    parts: list[object] = [turn, turn.ids, turn.keys, *turn.keys, turn.loose, turn.id, turn.path]
+    parts += [turn.call_ids, *turn.call_ids, turn.reasoning]
+    if turn.native_call_ids != turn.call_ids:
+        parts += [turn.native_call_ids, *turn.native_call_ids]
+    return _BOOKKEEPING_BYTES + sum(sys.getsizeof(part) for part in parts if part is not None)

@@ -1,0 +1,234 @@
+"""Message normal form and chain keys: which stored turn a request goes on from.
+
+Promise: two histories have equal keys exactly when a template would be given the same conversation by
+them, up to what clients and proxies are known to change on the way (docs/matching.md has the table, each row a
+test). Equality is decided on exact values: a number equals another when its decimal value and type do (`1.0` and `1`,
+`1e3` and `1000.0`, but not `true` and `1`); text is compared character by character.
+
+Not part of a key: reasoning and call ids. They only break ties between turns with equal keys. A tool result names its
+call by position (which call of the turn), so that renamed ids change nothing.
+
+One pass, linear in the history; messages arrive as new JSON with every request, so nothing is cached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+Message = dict[str, Any]
+Hash = Any
+"""A running `hashlib.blake2b`."""
+
+KEY_BYTES = 16
+_LONGEST_INTEGER = 4000
+"""Digits; Python writes integers of up to 4300 digits."""
+_TEXT = frozenset({"text", "input_text", "output_text"})
+_THOUGHT = frozenset({"thinking", "reasoning", "redacted_thinking", "reasoning_text"})
+
+
+class Media(ValueError):
+    """A message holds more than text; it has no normal form here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One message in its chain.
+
+    digest: the hash of this message with all messages before it.
+    call_ids: the ids its calls have in this request (assistant messages).
+    reasoning: the reasoning it carries, outer whitespace trimmed; None where there is none.
+    """
+
+    role: str
+    digest: bytes
+    call_ids: tuple[str | None, ...] = ()
+    reasoning: str | None = None
+
+
+class Chain:
+    """The links of a list of messages. Raises `Media` for images, audio and other parts that are not text."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.links: list[Link] = []
+        self._hash: Hash = hashlib.blake2b(digest_size=KEY_BYTES)
+        self._calls: dict[str, int] = {}
+        for message in messages:
+            self.links.append(_follow(self._hash, message, self._calls))
+
+    def follow(self, message: Message) -> Link:
+        """The link that `message` would be behind the last one. The chain stays as it is."""
+        return _follow(self._hash.copy(), message, dict(self._calls))
+
+
+def root_key(*parts: Any) -> bytes:
+    """Hash of everything besides the messages that a stored turn depends on (JSON values)."""
+    return hashlib.blake2b(_json(list(parts)), digest_size=KEY_BYTES).digest()
+
+
+def turn_key(root: bytes, digest: bytes) -> bytes:
+    """The key of a turn: its assistant message's `Link.digest` under a root."""
+    return hashlib.blake2b(digest, key=root, digest_size=KEY_BYTES).digest()
+
+
+def call_ids(message: Message) -> tuple[str | None, ...]:
+    """The call ids of an assistant message, in order."""
+    return tuple(_text_or_none(call.get("id")) for call in _calls_of(message))
+
+
+def reasoning_of(message: Message) -> str | None:
+    """The reasoning that a client sent back, under any of the names in use, trimmed; None where there is none."""
+    for name in ("reasoning", "reasoning_content", "thinking"):
+        if isinstance(message.get(name), str) and message[name].strip():
+            return str(message[name]).strip()
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") in _THOUGHT]
+        text = "".join(str(part.get(name) or "") for part in parts for name in ("thinking", "reasoning", "text"))
+        return text.strip() or None
+    return None
+
+
+def _follow(running: Hash, message: Message, known_calls: dict[str, int]) -> Link:
+    role = str(message.get("role") or "")
+    fields: list[bytes] = [_field("r", role)]
+    calls: tuple[str | None, ...] = ()
+    reasoning = None
+    if role == "assistant":
+        fields.append(_field("t", "".join(_texts(message.get("content"))).strip()))
+        calls = call_ids(message)
+        for call in _calls_of(message):
+            fields += _call_form(call)
+        known_calls.update({call_id: index for index, call_id in enumerate(calls) if call_id is not None})
+        reasoning = reasoning_of(message)
+        if message.get("function_call"):
+            fields.append(b"f" + _json(message["function_call"]))
+    else:
+        texts = _texts(message.get("content"))
+        if texts != [""]:
+            fields += [_field("t", text) for text in texts]
+        if role == "tool":
+            call_id = message.get("tool_call_id")
+            position = known_calls.get(call_id) if isinstance(call_id, str) else None
+            fields.append(_field("i", str(call_id)) if position is None else b"p%d" % position)
+        if message.get("tools"):
+            fields.append(b"d" + _json(message["tools"]))
+    if message.get("name"):
+        fields.append(_field("n", str(message["name"])))
+    # Each field begins with its kind, and the lengths come first: no two lists of fields give the same bytes.
+    running.update(b"%d:%s;" % (len(fields), b",".join(b"%d" % len(field) for field in fields)))
+    for field in fields:
+        running.update(field)
+    return Link(role, running.copy().digest(), calls, reasoning)
+
+
+def _field(kind: str, text: str) -> bytes:
+    return (kind + text).encode(errors="surrogatepass")
+
+
+def _texts(content: Any) -> list[str]:
+    """The text of a content field: a string, or the texts of a part list, reasoning parts left out."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [content]
+    if isinstance(content, list):
+        texts = []
+        for part in content:
+            if isinstance(part, str):
+                texts.append(part)
+            elif isinstance(part, dict) and part.get("type", "text") in _TEXT and isinstance(part.get("text"), str):
+                texts.append(part["text"])
+            elif not (isinstance(part, dict) and part.get("type") in _THOUGHT):
+                raise Media(str(part.get("type")) if isinstance(part, dict) else type(part).__name__)
+        return texts
+    raise Media(type(content).__name__)
+
+
+def _calls_of(message: Message) -> list[dict[str, Any]]:
+    calls = message.get("tool_calls")
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def _call_form(call: Mapping[str, Any]) -> list[bytes]:
+    function = call.get("function")
+    if not isinstance(function, Mapping):
+        return [b"o" + _json({key: value for key, value in call.items() if key not in ("id", "index")})]
+    return [_field("c", str(function.get("name") or "")), b"a" + arguments_form(function.get("arguments"))]
+
+
+def arguments_form(arguments: Any) -> bytes:
+    """Equal for equal JSON values, whatever their spelling; text that is not strict JSON stands for itself.
+
+    No arguments at all (null, an empty string) are an empty object.
+    """
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return b"J{}"
+    if not isinstance(arguments, str):
+        return _json_form(json.dumps(arguments))
+    return _json_form(arguments)
+
+
+def _json_form(text: str) -> bytes:
+    try:
+        value = json.loads(text, parse_float=_number, parse_constant=_not_json)
+    except (ValueError, RecursionError, ArithmeticError):
+        return b"T" + text.encode(errors="surrogatepass")
+    return b"J" + _json(value)
+
+
+def _json(value: Any) -> bytes:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_tagged)
+    return text.encode(errors="surrogatepass")
+
+
+class _Exact:
+    """A decimal number that no float spells."""
+
+    def __init__(self, digits: str) -> None:
+        self.digits = digits
+
+
+def _number(text: str) -> int | float | _Exact:
+    """One spelling for each decimal value: integers as int, others as the float that spells them exactly, if any."""
+    number = Decimal(text)
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    while exponent < 0 and len(digits) > 1 and digits[-1] == 0:
+        digits, exponent = digits[:-1], exponent + 1
+    if digits == (0,):
+        return 0
+    if exponent >= 0 and exponent + len(digits) <= _LONGEST_INTEGER:
+        return int(number)
+    near = float(text)
+    if near - near == 0 and Decimal(repr(near)) == number:
+        return near
+    stripped = "".join(map(str, digits)).rstrip("0")
+    return _Exact(f"{'-' if sign else ''}{stripped}e{exponent + len(digits) - len(stripped)}")
+
+
+def _not_json(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _tagged(value: Any) -> Any:
+    # NaN cannot come out of strict JSON, so this list equals no other value.
+    return [float("nan"), value.digits if isinstance(value, _Exact) else repr(value)]
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def edited_index(stored: Iterable[bytes], links: Sequence[Link], start: int) -> int:
+    """Index of the first message from `start` on whose digest does not begin with the next of `stored`."""
+    index = start
+    for known in stored:
+        if index >= len(links) or links[index].digest[: len(known)] != known:
+            break
+        index += 1
+    return index
