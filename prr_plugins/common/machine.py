@@ -92,6 +92,7 @@ class Source:
         self.tool_calls = tool_calls
         self.finish_reason = ""
         self.reasoning_open = False
+        self.rereads = 0  # a grammar that rereads tries what failed once only: that keeps it linear
         self.buf = ""
         self.pos = 0
         self.eof = False
@@ -99,6 +100,7 @@ class Source:
         self.finished: list[ToolCall] = []
         self.unfinished: list[IncompleteCall] = []
         self.sink: Callable[[str], object] | None = None
+        self.rereads = 0  # a grammar bounds them, to stay linear
         self._eager = policy == "eager"
         self._base = 0  # characters of raw_text before buf
         self._parts: list[str] = []
@@ -384,6 +386,7 @@ class Source:
         Nothing but markup and arguments may have been read since; what has flowed out stays out.
         """
         assert self.eof
+        self.rereads += 1
         self.buf = self.raw(start, self._base + len(self.buf))
         self._base = start
         self.pos = 0

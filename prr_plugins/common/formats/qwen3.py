@@ -13,154 +13,52 @@ follows.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 
 from regex import Match
 
 from prr_plugins.common.arguments import ObjectWriter
 from prr_plugins.common.formats import Format
+from prr_plugins.common.formats._shared import (
+    END,
+    FROM_REASONING,
+    Opener,
+    ThinkFormat,
+    json_calls,
+    json_opener,
+    quoted_call,
+)
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import Markers, Shape
 
-_BLANK = " \t\r\n"
 _NAME = r"([^<>\n]{1,256}+)"
-_OPENERS = ("<tool_call>", "\n<tool_call>", "\n\n<tool_call>")
-_BARE_OPENERS = ("<function=", "\n<function=", "\n\n<function=")
+_CALL = Shape(rf"<tool_call>\s{{0,64}}+<function={_NAME}>")
+_BARE_CALL = Shape(rf"<function={_NAME}>\s{{0,64}}+(?:<parameter=|</function>)")
 
-_CONTENT = Markers(*_OPENERS, *_BARE_OPENERS)
-_CONTENT_WITH_THINK = _CONTENT | Markers("</think>", "\n</think>", "<think>")
-_THINK_ONLY = Markers("</think>", "\n</think>", "<think>")
-_REASONING = Markers("</think>", "\n</think>")
-_REASONING_WITH_CALLS = _REASONING | Markers(*_OPENERS)
-
-_CALL = Shape(rf"\n{{0,2}}+<tool_call>\s{{0,64}}+<function={_NAME}>")
-_BARE_CALL = Shape(rf"\n{{0,2}}+<function={_NAME}>\s{{0,64}}+(?:<parameter=|</function>)")
-_THINK = Shape(r"\s{0,64}+<think>")
-_STRAY_END = Shape(r"\n?+</think>(?:\n|<tool_call>)")
-
-_BODY = Markers("<parameter=", "</function>", "</tool_call>", "<tool_call>", "<function=", "</think>")
+_BODY = Markers("<parameter=", "</function>", "</tool_call>", "<tool_call>", "<function=", END)
 _PARAMETER = Shape(rf"<parameter={_NAME}>")
-_FRAMED_END = Markers("\n</parameter>", "</parameter>", "\n</function>", "\n<parameter=")
-_BARE_END = Markers("</parameter>", "\n</function>", "\n<parameter=")
-_ENDS_IN_REASONING = {ends is _FRAMED_END: ends | _REASONING for ends in (_FRAMED_END, _BARE_END)}
+_BARE_END = Markers(
+    "</parameter>", "\n</function>", "</tool_call>", "\n</tool_call>", "\n<parameter=", "<tool_call>", "<function="
+)
+_FRAMED_END = _BARE_END | Markers("\n</parameter>")
+_REASONING_ENDS = Markers(END, "\n" + END)
+_ENDS_IN_REASONING = {framed: ends | _REASONING_ENDS for framed, ends in ((True, _FRAMED_END), (False, _BARE_END))}
 _AFTER_PARAMETER = Shape(r"\s{0,256}+(?:<parameter=|</function>|</tool_call>)")
 _AFTER_FUNCTION = Shape(r"\s{0,256}+</tool_call>")
+_AFTER_CALL = Shape(r"\s{0,256}+<tool_call>\s{0,64}+(?:<function=|\{)")
 _UNCLOSED = Shape(rf"\n<parameter={_NAME}>\n")
+_QUOTED = {"<tool_call>": (_CALL, "</tool_call>"), "<function=": (_BARE_CALL, "</function>")}
 
 
-def grammar(s: Source) -> Iterator[None]:
-    if s.reasoning:
-        if s.prompt_tail.rfind("<think>") > s.prompt_tail.rfind("</think>"):
-            yield from _reasoning(s)
-        elif opener := (yield from s.decide(_THINK)):
-            yield from _think(s, opener.end() - s.pos)
-    while (yield from _content(s)):
-        pass
-
-
-def _content(s: Source) -> Generator[None, None, bool]:
-    """Content up to and with the next call or stray marker; False at the end of the text."""
-    markers = _CONTENT_WITH_THINK if s.reasoning and s.tool_calls else _CONTENT if s.tool_calls else _THINK_ONLY
-    if not s.reasoning and not s.tool_calls:
-        s.take("content", len(s.buf))
-        yield
-        return not s.eof
-    mark = yield from s.until("content", markers)
-    if mark is None:
-        return False
-    if mark.endswith("</think>"):  # the reasoning is closed already: a closer on a line's end is an echo, not text
-        echo = yield from s.decide(_STRAY_END)
-        s.take("content" if echo is False else "markup", s.pos + len(mark))
-        if echo is not False:
-            yield from s.literal("\n\n")
-    elif mark == "<think>":
-        if s.finished and s.at_line_start():  # reasoning again after a call
-            yield from _think(s, len(mark))
-        else:
-            s.take("content", s.pos + len(mark))
-    else:
-        yield from _calls(s, mark)
-    return True
-
-
-def _think(s: Source, length: int) -> Iterator[None]:
-    s.take("markup", s.pos + length)
-    yield from s.literal("\n")
-    yield from _reasoning(s)
-
-
-def _reasoning(s: Source) -> Iterator[None]:
-    s.reasoning_open = True
-    while True:
-        mark = yield from s.until("reasoning", _REASONING_WITH_CALLS if s.tool_calls else _REASONING)
-        if mark is None:
-            return
-        if mark.endswith("</think>"):
-            s.reasoning_open = False
-            s.take("markup", s.pos + len(mark))
-            yield from s.literal("\n\n")
-            return
-        call = yield from s.decide(_CALL)
-        if not call:
-            s.take("reasoning", s.pos + len(mark))
-        elif (yield from _calls_in_reasoning(s)):
-            return
-
-
-def _calls_in_reasoning(s: Source) -> Generator[None, None, bool]:
-    """Calls inside reasoning are meant if nothing but its closer follows them; else they are drafts, and text.
-
-    False if reasoning goes on after them.
-    """
-    s.hold()
-    while header := (yield from s.decide(_CALL)):
-        if not (yield from _function(s, header, ("from_reasoning",))):
-            s.relabel(("reasoning", s.here))
-            return False
-        end = s.here
-        yield from s.skip(_BLANK)
-        if (yield from s.at("<tool_call>")):
-            continue
-        closer = s.here
-        closed = yield from s.literal("</think>")
-        blank = s.here
-        yield from s.skip(_BLANK)
-        if s.eof and s.pos == len(s.buf):
-            s.release()
-            s.reasoning_open = False
-        elif not closed:
-            s.relabel(("reasoning", s.here))
-            return False
-        else:
-            newline = closer > end and s.raw(closer - 1, closer) == "\n"
-            frame = 2 if s.raw(blank, blank + 2) == "\n\n" else 0
-            s.reasoning_open = False
-            s.relabel(("reasoning", closer - newline), ("markup", blank + frame), ("content", s.here))
-        return True
-    s.relabel(("reasoning", s.here))
-    return False
-
-
-def _calls(s: Source, mark: str) -> Iterator[None]:
-    """What a call's opener in content turns out to be: a call, a cut call, or text."""
-    bare = mark.endswith("<function=")
-    start = s.here
-    header = yield from s.decide(_BARE_CALL if bare else _CALL)
-    if bare and header and s.tools and header.group(1) not in s.tools:
-        header = False
-    if header:
-        yield from _function(s, header, ("no_section",) if bare else ())
-    elif header is None and not bare:
-        s.take("markup", len(s.buf))
-        s.lose_call(start, "incomplete")
-    else:
-        s.take("content", s.pos + len(mark))
+def _declared(s: Source, header: Match[str]) -> bool:
+    """Without `<tool_call>` a function's tag may be prose: only a tool that was offered is called so."""
+    return not s.tools or header.group(1) in s.tools
 
 
 def _function(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[None, None, bool]:
     """One call, from its opener to its closers. False if it was cut."""
     start, name = s.here, header.group(1)
-    in_reasoning = "from_reasoning" in flags
+    in_reasoning = FROM_REASONING[0] in flags
     s.take("markup", header.start(1))
     s.take("name", header.end(1))
     s.take("markup", s.pos + 1)
@@ -168,7 +66,7 @@ def _function(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
     arguments = ObjectWriter(lambda text: s.write(call, text), s.tools.get(name))
     while True:
         mark = yield from s.between(call, _BODY)
-        if mark is None or mark == "</think>":
+        if mark is None or mark == END:
             s.drop_call(call, "incomplete")
             return False
         if mark != "<parameter=":
@@ -202,7 +100,7 @@ def _function(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
 
 
 def _value(s: Source, call: Call, arguments: ObjectWriter, in_reasoning: bool) -> Generator[None, None, bool]:
-    """A parameter's value with its closer; False if the text ended in it."""
+    """A parameter's value with its closer; False if the text ended in it, or the reasoning that it stands in."""
     framed = yield from s.literal("\n")
     ends = _FRAMED_END if framed else _BARE_END
     if in_reasoning:  # a draft may break off and reasoning end within what looked like a value
@@ -211,33 +109,53 @@ def _value(s: Source, call: Call, arguments: ObjectWriter, in_reasoning: bool) -
         s.sink = arguments.feed
         mark = yield from s.until("arguments", ends)
         s.sink = None
-        if mark is None or mark.endswith("</think>"):
+        if mark is None or mark.endswith(END):
             return False
         if mark.endswith("</parameter>"):
-            closes = yield from s.decide(_AFTER_PARAMETER, len(mark))
-            if closes is not False:
+            if (yield from s.decide(_AFTER_PARAMETER, len(mark))) is not False:
                 s.take("markup", s.pos + len(mark))
                 return True
-        elif mark.endswith("</function>"):
-            closes = yield from s.decide(_AFTER_FUNCTION, len(mark))
-            if closes or (closes is None and s.finish_reason != "length"):
-                call.flag("missing_closer")
-                if framed:
-                    s.take("markup", s.pos + 1)
-                return True
-        else:
-            closes = yield from s.decide(_UNCLOSED)
-            if closes and closes.group(1) in s.tools.get(call.name, {}).get("properties", {}):
-                call.flag("missing_closer")
+        elif mark in _QUOTED:
+            opener, closer = _QUOTED[mark]
+            if not s.rereads and (yield from s.decide(opener)):
+                stops = _REASONING_ENDS if in_reasoning else None
+                if (yield from quoted_call(s, opener, mark, closer, arguments.feed, stops)):
+                    continue
+                if in_reasoning:
+                    return False
+        elif (yield from _ends_unclosed(s, call, mark)):
+            call.flag("missing_closer")
+            if framed and mark.startswith("\n"):
                 s.take("markup", s.pos + 1)
-                return True
+            return True
         s.sink = arguments.feed
         s.take("arguments", s.pos + len(mark))
 
 
+def _ends_unclosed(s: Source, call: Call, mark: str) -> Generator[None, None, bool]:
+    """Does `mark` end a value whose own closer is missing?"""
+    if mark.endswith("<parameter="):
+        header = yield from s.decide(_UNCLOSED)
+        return header and header.group(1) in s.tools.get(call.name, {}).get("properties", {}) or False
+    after = yield from s.decide(_AFTER_FUNCTION if mark.endswith("</function>") else _AFTER_CALL, len(mark))
+    return bool(after) or (after is None and s.finish_reason != "length")
+
+
+_FORMAT = ThinkFormat(
+    [
+        Opener("<tool_call>", _CALL, _function),
+        Opener("<tool_call>", json_opener("<tool_call>"), json_calls("</tool_call>")),
+        Opener("<function=", _BARE_CALL, _function, _declared, ("no_section",), certain=False),
+    ],
+    inside="\n",
+    behind="\n\n",
+    before=("", "\n", "\n\n"),
+    stops=("<|im_end|>",),
+)
+
 FORMAT = Format(
     name="prr_qwen3",
-    grammar=grammar,
+    grammar=_FORMAT.grammar,
     markers=("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"),
     turn_openers=("<|im_start|>",),
     reasoning_start="<think>",

@@ -1,0 +1,420 @@
+"""What several families share: `<think>` around reasoning, tagged calls in content, calls written as one JSON object.
+
+Promises: a call in reasoning is promoted only if nothing but closers and blanks follows it to the end of the text, else
+it stays reasoning; a marker that opens nothing stays text; what is tried and fails costs one more reading of the text,
+at most once per completion. Knows tags and JSON, no family.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+from regex import Match
+
+from prr_plugins.common.arguments import repair
+from prr_plugins.common.completion import IncompleteStatus, SegmentKind
+from prr_plugins.common.machine import Call, Source
+from prr_plugins.common.reader import BLANKS, Markers, Shape
+
+THINK, END = "<think>", "</think>"
+FROM_REASONING = ("from_reasoning",)
+_THINK = Shape(rf"\s{{0,64}}+{THINK}")
+_ANYTHING = Shape(r"[\s\S]")
+
+ReadCall = Callable[[Source, Match[str], tuple[str, ...]], Generator[None, None, bool]]
+
+
+def _always(s: Source, header: Match[str]) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Opener:
+    """What opens a call.
+
+    Attributes:
+        mark: the literal to look for.
+        shape: stands at the mark if it opens a call.
+        read: reads the call from its mark to its closers, with the flags it is to bear; False if it was no whole call.
+        accepts: a last word on the shape's match.
+        flags: what the call is to bear.
+        certain: the mark opens nothing else: where the text ends at it, a call was cut.
+    """
+
+    mark: str
+    shape: Shape
+    read: ReadCall
+    accepts: Callable[[Source, Match[str]], bool] = _always
+    flags: tuple[str, ...] = ()
+    certain: bool = True
+
+
+class ThinkFormat:
+    """Reasoning between `<think>` and `</think>`, then content with calls in it.
+
+    Args:
+        openers: what opens a call; of several with one mark the first that fits counts.
+        inside: frame behind `<think>` and before `</think>`.
+        behind: frame behind `</think>`.
+        before: frames before a call's opener; None: any blanks (up to `reader.GAP`), where the family's template trims
+            the content it writes there.
+        stops: texts of tokens that end a turn; one at the very end of the text is markup.
+    """
+
+    def __init__(
+        self,
+        openers: Sequence[Opener],
+        *,
+        inside: str = "",
+        behind: str = "",
+        before: Sequence[str] | None = None,
+        stops: Sequence[str] = (),
+    ) -> None:
+        self._openers = tuple(openers)
+        self._in_reasoning = tuple(o for o in openers if o.certain)
+        self._inside, self._behind, self._stops = inside, behind, tuple(stops)
+        first = "|".join(sorted({o.mark for o in self._in_reasoning}))
+        self._echo = Shape(rf"{inside}?+{END}(?:\n|{first})" if inside else rf"{END}(?:\n|{first})")
+
+        def calls(openers: Sequence[Opener]) -> Markers:
+            marks = [o.mark for o in openers]
+            if before is None:
+                return Markers(spaced=marks)
+            return Markers(*(frame + mark for frame in before for mark in marks))
+
+        ends = Markers(END, inside + END, *self._stops)
+        self._reasoning_markers = {False: ends, True: ends | calls(self._in_reasoning)}
+        thinks, tags = ends | Markers(THINK), calls(self._openers)
+        self._content_markers = {
+            (True, True): thinks | tags,
+            (True, False): thinks,
+            (False, True): tags | Markers(*self._stops) if self._stops else tags,
+        }
+
+    def grammar(self, s: Source) -> Iterator[None]:
+        if s.reasoning:
+            tail = s.prompt_tail
+            if tail.rfind(THINK) > tail.rfind(END):
+                if tail.endswith(THINK):
+                    yield from s.literal(self._inside)
+                yield from self._reasoning(s)
+            elif tail.endswith(END):
+                yield from s.literal(self._behind)
+            elif opener := (yield from s.decide(_THINK)):
+                yield from self._think(s, opener.end() - s.pos)
+        yield from self._content(s)
+
+    def _content(self, s: Source) -> Iterator[None]:
+        markers = self._content_markers.get((s.reasoning, s.tool_calls))
+        if markers is None:
+            while not s.eof:
+                s.take("content", len(s.buf))
+                yield
+            return
+        begin = s.here
+        while (mark := (yield from s.until("content", markers))) is not None:
+            length = len(mark)
+            if mark in self._stops:
+                more = yield from s.decide(_ANYTHING, length)
+                s.take("content" if more else "markup", s.pos + length)
+            elif mark.endswith(END):  # reasoning is closed already: a closer on a line's end is an echo, not text
+                echo = s.here == begin or (yield from s.decide(self._echo))
+                s.take("content" if echo is False else "markup", s.pos + length)
+                if echo is not False:
+                    yield from s.literal(self._behind)
+            elif mark == THINK:
+                if s.finished and (s.at_line_start() or s.here == begin):  # reasoning again after a call
+                    yield from self._think(s, length)
+                else:
+                    s.take("content", s.pos + length)
+            else:
+                yield from self._call(s, mark)
+                begin = s.here
+
+    def _think(self, s: Source, length: int) -> Iterator[None]:
+        s.take("markup", s.pos + length)
+        yield from s.literal(self._inside)
+        yield from self._reasoning(s)
+
+    def _opener(
+        self, s: Source, mark: str, openers: Sequence[Opener]
+    ) -> Generator[None, None, tuple[Opener, Match[str]] | bool]:
+        """The opener that `mark` is, with its match; True if the text ended before that showed, False if it is none."""
+        cut = False
+        for opener in openers:
+            if mark.endswith(opener.mark):
+                header = yield from s.decide(opener.shape, len(mark) - len(opener.mark))
+                if header and opener.accepts(s, header):
+                    return opener, header
+                cut = cut or (header is None and opener.certain)
+        return cut
+
+    def _call(self, s: Source, mark: str) -> Iterator[None]:
+        """What a call's mark in content turns out to be: a call, a cut call, or text."""
+        start = s.here
+        found = yield from self._opener(s, mark, self._openers)
+        if isinstance(found, tuple):
+            yield from found[0].read(s, found[1], found[0].flags)
+        elif found:
+            s.take("markup", len(s.buf))
+            s.lose_call(start, "incomplete")
+        else:
+            s.take("content", s.pos + len(mark))
+
+    def _reasoning(self, s: Source) -> Iterator[None]:
+        s.reasoning_open = True
+        while (mark := (yield from s.until("reasoning", self._reasoning_markers[s.tool_calls]))) is not None:
+            if mark in self._stops:
+                more = yield from s.decide(_ANYTHING, len(mark))
+                s.take("reasoning" if more else "markup", s.pos + len(mark))
+            elif mark.endswith(END):
+                s.reasoning_open = False
+                s.take("markup", s.pos + len(mark))
+                yield from s.literal(self._behind)
+                return
+            elif isinstance((found := (yield from self._opener(s, mark, self._in_reasoning))), tuple):
+                if (yield from self._calls_in_reasoning(s, found)):
+                    return
+            else:
+                s.take("reasoning", s.pos + len(mark))
+
+    def _calls_in_reasoning(self, s: Source, found: tuple[Opener, Match[str]] | bool) -> Generator[None, None, bool]:
+        """Calls inside reasoning are meant if nothing but its closer follows them; else they are drafts, and text.
+
+        False if reasoning goes on after them.
+        """
+        marks = {o.mark for o in self._in_reasoning}
+        s.hold()
+        while isinstance(found, tuple):
+            if not (yield from found[0].read(s, found[1], (*found[0].flags, *FROM_REASONING))):
+                break
+            end = s.here
+            yield from s.skip(BLANKS)
+            if mark := (yield from s.at(*marks)):
+                found = yield from self._opener(s, mark, self._in_reasoning)
+                continue
+            closer = s.here
+            closed = yield from s.literal(END)
+            blank = s.here
+            yield from s.skip(BLANKS)
+            if s.eof and s.pos == len(s.buf):
+                s.release()
+                s.reasoning_open = False
+                return True
+            if not closed:
+                break
+            inside = len(self._inside) if s.raw(max(end, closer - len(self._inside)), closer) == self._inside else 0
+            behind = len(self._behind) if s.raw(blank, blank + len(self._behind)) == self._behind else 0
+            s.reasoning_open = False
+            s.relabel(("reasoning", closer - inside), ("markup", blank + behind), ("content", s.here))
+            return True
+        s.relabel(("reasoning", s.here))
+        return False
+
+
+# ---------------------------------------------------------------------------------------- calls quoted in values
+
+
+def quoted_call(
+    s: Source, opener: Shape, mark: str, closer: str, sink: Callable[[str], object], ends: Markers | None = None
+) -> Generator[None, None, bool]:
+    """Consume a whole call that stands inside a value, as in a document about the format; nested ones too.
+
+    The text must stand at its `mark`. False, and nothing consumed, if it never closes; False before one of `ends` too.
+    """
+    markers = Markers(mark, closer) | ends if ends else Markers(mark, closer)
+    start = s.here
+    pieces: list[str] = []
+    s.sink = pieces.append
+    depth = 0
+    found: str | None = mark
+    while True:
+        if found == closer:
+            depth -= 1
+        elif found == mark:
+            depth += bool((yield from s.decide(opener)))
+        else:
+            break
+        s.take("arguments", s.pos + len(found))
+        if depth == 0:
+            s.sink = None
+            for piece in pieces:
+                sink(piece)
+            return True
+        found = yield from s.until("arguments", markers)
+    s.sink = None
+    if found is None:
+        s.reread(start)
+    return False
+
+
+# ---------------------------------------------------------------------------------------- calls as a JSON object
+
+_ARGUMENTS = ("arguments", "parameters")
+_ABSENT = ("", "null", "None", '""')
+_KEY = Shape(r"""\s{0,64}+(?:"([^"\\\n]{1,64}+)"|'([^'\\\n]{1,64}+)')\s{0,64}+:""")
+_NAME = Shape(r"""(?:"((?:[^"\\\n]|\\.){1,256}+)"|'((?:[^'\\\n]|\\.){1,256}+)')""")
+_NEXT = Shape(r"\s{0,64}+([,}])")
+_SCALAR_END = Markers(",", "}", "]", "\n", "<", " ")
+_ANOTHER = Shape(r"""\s{0,64}+,?+\s{0,64}+(\{)\s{0,64}+["']""")
+
+
+def json_opener(mark: str) -> Shape:
+    """`mark` followed by a JSON object with a key, or by an array of such; group 1 ends at the brace."""
+    return Shape(rf"""{mark}\s{{0,64}}+(?:\[\s{{0,64}}+)?+(\{{)\s{{0,64}}+["']""")
+
+
+def json_calls(closer: str) -> ReadCall:
+    """Reads `{"name": NAME, "arguments": {...}}` up to and with `closer`: keys in any order, several calls in one pair
+    of tags too. Arguments that were encoded once more as a string are decoded, absent ones are `{}`."""
+    opener = closer.replace("/", "", 1)
+    closing = Shape(rf"[\s\]}}]{{0,64}}+{closer}")
+    bounds = Markers(closer, opener)
+    bounds_in_reasoning = bounds | Markers(END)
+
+    def read(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[None, None, bool]:
+        in_reasoning = FROM_REASONING[0] in flags
+        # A draft may break off, and reasoning end, within what looked like a string.
+        marker = END if in_reasoning else closer if s.rereads else ""
+        whole = False
+        brace: Match[str] | bool | None = header
+        while isinstance(brace, Match):
+            start = s.here
+            s.take("markup", brace.end(1))
+            reader = _Envelope(s, start, flags, marker)
+            yield from reader.read()
+            end = yield from s.decide(closing)
+            brace = False if end else (yield from s.decide(_ANOTHER))
+            if end and reader.arguments_ended:
+                if not reader.whole:
+                    reader.flag("missing_closer")
+                elif end.group().removesuffix(closer).strip(BLANKS + "]"):
+                    reader.flag("junk_in_call")
+                whole = reader.close()
+                s.take("markup", end.end())
+            elif reader.whole and not (end is None and s.finish_reason == "length"):
+                if not brace:
+                    reader.flag("missing_closer")
+                whole = reader.close()
+            else:
+                yield from _broken(s, reader, closer, bounds_in_reasoning if in_reasoning else bounds)
+                return False
+        return whole
+
+    return read
+
+
+def _broken(s: Source, reader: _Envelope, closer: str, bounds: Markers) -> Iterator[None]:
+    """The call is no JSON object: it goes as far as its closer, or to the end of the text."""
+    if s.eof and s.pos == len(s.buf) and s.finish_reason != "length" and not s.rereads:
+        at = s.raw(reader.start, s.here).find(closer)
+        if at >= 0:  # a string that never ended has swallowed the rest
+            s.reread(reader.start + at)
+    mark = yield from s.until("arguments", bounds)
+    reader.lose("malformed" if mark else "incomplete")
+    if mark == closer:
+        s.take("markup", s.pos + len(closer))
+
+
+class _Envelope:
+    """One call's JSON object being read."""
+
+    def __init__(self, s: Source, start: int, flags: tuple[str, ...], marker: str) -> None:
+        self.s = s
+        self.start = start
+        self.whole = False  # its closing brace was there
+        self.arguments_ended = False
+        self._flags = list(flags)
+        self._marker = marker
+        self._name: str | None = None
+        self._call: Call | None = None
+        self._span: tuple[int, int] | None = None  # of the arguments, characters of raw_text
+        self._pieces: list[str] = []
+
+    def flag(self, flag: str) -> None:
+        self._flags.append(flag)
+        if self._call is not None:
+            self._call.flag(flag)
+
+    def read(self) -> Iterator[None]:
+        """From behind the opening brace to the closing one, or to what no such object has there."""
+        s = self.s
+        while key := (yield from s.decide(_KEY)):
+            s.take("markup", key.end())
+            yield from s.skip(BLANKS)
+            word = key.group(1) or key.group(2)
+            if word == "name" and self._name is None and (name := (yield from s.decide(_NAME))):
+                group = 1 if name.group(1) is not None else 2
+                s.take("markup", name.start(group))
+                s.take("name", name.end(group))
+                s.take("markup", name.end())
+                self._name = _text(name.group())
+            elif word in _ARGUMENTS and self._span is None:
+                if not (yield from self._arguments()):
+                    return
+            elif not (yield from self._value(None)):
+                return
+            self.arguments_ended = self._span is not None
+            after = yield from s.decide(_NEXT)
+            if not after:
+                return
+            s.take("markup", after.end())
+            if after.group(1) == "}":
+                self.whole = self.arguments_ended = self._name is not None
+                return
+
+    def _arguments(self) -> Generator[None, None, bool]:
+        s = self.s
+        start = s.here
+        if self._name is not None and (yield from s.at("{")):
+            call = self._call = s.open_call(self._name, start=self.start, flags=self._flags)
+            ended = yield from s.json(lambda text: s.write(call, text), "<", marker=self._marker)
+            call.raw_to = s.here
+        else:
+            ended = yield from self._value(self._pieces.append)
+        self._span = (start, s.here)
+        return ended
+
+    def _value(self, sink: Callable[[str], object] | None) -> Generator[None, None, bool]:
+        s = self.s
+        kind: SegmentKind = "markup" if sink is None else "arguments"
+        if (yield from s.at("{", "[", '"', "'")):
+            return (yield from s.json(sink, "<", marker=self._marker, kind=kind))
+        s.sink = sink
+        yield from s.until(kind, _SCALAR_END)
+        s.sink = None
+        return True
+
+    def close(self) -> bool:
+        """The call is whole; False if it cannot be read all the same."""
+        s, call = self.s, self._call
+        repaired = "junk_in_call" in self._flags
+        if self._name is None:
+            self.lose("malformed")
+            return False
+        if call is None:
+            call = s.open_call(self._name, start=self.start, flags=self._flags)
+            call.raw_from, call.raw_to = self._span or (s.here, s.here)
+            given = "".join(self._pieces)
+            arguments = "{}" if given in _ABSENT else _text(given)
+            repaired = repaired or arguments != given
+            s.write(call, arguments)
+        before = len(s.finished)
+        s.close_call(call, repaired=repaired)
+        return len(s.finished) > before
+
+    def lose(self, status: IncompleteStatus) -> None:
+        """The call was cut, or cannot be read; all up to here belongs to it."""
+        s = self.s
+        raw_from = s.here if self._span is None else self._span[0]
+        s.lose_call(self.start, status, self._name, s.raw(raw_from, s.here))
+
+
+def _text(literal: str) -> str:
+    """What a quoted string says; anything else as it is."""
+    if literal[:1] not in ("'", '"'):
+        return literal
+    mended = repair(literal)
+    return literal if mended is None else str(json.loads(mended))

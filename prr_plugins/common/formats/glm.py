@@ -1,0 +1,145 @@
+"""`prr_glm`: GLM-4.5, 4.6, 4.7 and 5.x (reasoning in `<think>`, calls as keys and values in `<tool_call>`).
+
+The models' own chat templates write an assistant turn in one of two layouts. GLM-4.5 and 4.6:
+
+    \\n<think>REASONING</think>\\nCONTENT\\n<tool_call>NAME\\n<arg_key>KEY</arg_key>\\n<arg_value>VALUE</arg_value>\\n</tool_call>
+
+GLM-4.7 and 5.x, whose prompt ends in `<think>` or in `</think>`:
+
+    REASONING</think>CONTENT<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>
+
+The newline behind `</think>` is a frame in the first layout only; which one it is shows at the turn's first newline.
+Content is trimmed by the templates, so blanks before a call are its frame. A value has no frame and no escapes:
+`</arg_value>` closes it where `<arg_key>` or `</tool_call>` follows. A string stands as it is, anything else as JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator
+
+from regex import Match
+
+from prr_plugins.common.arguments import ObjectWriter
+from prr_plugins.common.formats import Format
+from prr_plugins.common.formats._shared import (
+    END,
+    FROM_REASONING,
+    Opener,
+    ThinkFormat,
+    json_calls,
+    json_opener,
+    quoted_call,
+)
+from prr_plugins.common.machine import Call, Source
+from prr_plugins.common.reader import Markers, Shape
+
+_CALL = Shape(r"<tool_call>\s{0,64}+([^<>\n]{1,256}+)\s{0,64}+(<arg_key>|</tool_call>)")
+_NAME = re.compile(r"[\w.:/-]+").fullmatch
+_QUOTED = Shape(r"<tool_call>\s{0,64}+[^\s<>]{1,256}+\s{0,64}+<arg_key>")
+
+_BODY = Markers("<arg_key>", "</tool_call>", "<tool_call>", END)
+_KEY = Shape(r"<arg_key>([^<>]{1,256}+)(?:</arg_key>)?+\s{0,64}+<arg_value>")
+_VALUE = Markers("</arg_value>", "</tool_call>", "<tool_call>", "<arg_key>")
+_REASONING_ENDS = Markers(END)
+_VALUE_IN_REASONING = _VALUE | _REASONING_ENDS
+_AFTER_VALUE = Shape(r"\s{0,256}+(?:<arg_key>|</?+tool_call>)")
+_AFTER_CALL = Shape(r"\s{0,256}+<tool_call>[^\s<>]")
+
+
+def _is_name(s: Source, header: Match[str]) -> bool:
+    """Prose puts anything between the tags: a name that no tool has must look like one, right behind its tag."""
+    name = header.group(1)
+    if name.strip() in s.tools:
+        return True
+    return header.start(1) - header.start() == len("<tool_call>") and _NAME(name) is not None
+
+
+def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[None, None, bool]:
+    """One call, from its opener to its closer. False if it was cut."""
+    start, name = s.here, header.group(1).rstrip()
+    s.take("markup", header.start(1))
+    s.take("name", header.start(1) + len(name))
+    call = s.open_call(name, start=start, flags=flags)
+    arguments = ObjectWriter(lambda text: s.write(call, text), s.tools.get(name))
+    while (mark := (yield from s.between(call, _BODY))) == "<arg_key>":
+        key = yield from s.decide(_KEY)
+        if key is None:
+            s.take("markup", len(s.buf))
+        elif not key:
+            call.flag("junk_in_call")
+            s.take("markup", s.pos + len(mark))
+        else:
+            s.take("markup", key.end())
+            arguments.begin(key.group(1).strip())
+            if not (yield from _value(s, call, arguments)):
+                break
+            arguments.end()
+    if mark != "</tool_call>" and mark != "<tool_call>":
+        s.drop_call(call, "incomplete")
+        return False
+    call.raw_to = s.here
+    if mark == "<tool_call>":
+        call.flag("missing_closer")
+    else:
+        s.take("markup", s.pos + len(mark))
+    arguments.close()
+    s.close_call(call, repaired=arguments.repaired or "junk_in_call" in call.flags)
+    return True
+
+
+def _value(s: Source, call: Call, arguments: ObjectWriter) -> Generator[None, None, bool]:
+    """A value with its closer; False if the text ended in it, or the reasoning that it stands in."""
+    in_reasoning = FROM_REASONING[0] in call.flags
+    while True:
+        s.sink = arguments.feed
+        mark = yield from s.until("arguments", _VALUE_IN_REASONING if in_reasoning else _VALUE)
+        s.sink = None
+        if mark is None or mark == END:
+            return False
+        if mark == "</arg_value>":
+            if (yield from s.decide(_AFTER_VALUE, len(mark))) is not False:
+                s.take("markup", s.pos + len(mark))
+                return True
+        elif mark == "</tool_call>":
+            closes = yield from s.decide(_AFTER_CALL, len(mark))
+            if closes or (closes is None and s.finish_reason != "length"):
+                call.flag("missing_closer")
+                return True
+        elif mark == "<arg_key>":
+            key = yield from s.decide(_KEY)
+            if key and key.group(1) in s.tools.get(call.name, {}).get("properties", {}):
+                call.flag("missing_closer")
+                return True
+        elif not s.rereads and (yield from s.decide(_QUOTED)):
+            ends = _REASONING_ENDS if in_reasoning else None
+            if (yield from quoted_call(s, _QUOTED, mark, "</tool_call>", arguments.feed, ends)):
+                continue
+            if in_reasoning:
+                return False
+        s.sink = arguments.feed
+        s.take("arguments", s.pos + len(mark))
+
+
+_OPENERS = (
+    Opener("<tool_call>", json_opener("<tool_call>"), json_calls("</tool_call>")),
+    Opener("<tool_call>", _CALL, _call, _is_name),
+)
+_STOPS = ("<|observation|>", "<|user|>")
+_COMPACT = ThinkFormat(_OPENERS, stops=_STOPS)
+_LINES = ThinkFormat(_OPENERS, behind="\n", stops=_STOPS)
+
+
+def grammar(s: Source) -> Iterator[None]:
+    lines = "\n" in s.prompt_tail if "think>" in s.prompt_tail else (yield from s.at("\n")) != ""
+    yield from (_LINES if lines else _COMPACT).grammar(s)
+
+
+FORMAT = Format(
+    name="prr_glm",
+    grammar=grammar,
+    markers=("<|assistant|>", "<|observation|>", "<tool_call>", "</tool_call>", "<arg_key>", "<arg_value>"),
+    turn_openers=("<|assistant|>",),
+    reasoning_start="<think>",
+    reasoning_end="</think>",
+)
