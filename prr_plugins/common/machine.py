@@ -100,7 +100,6 @@ class Source:
         self.finished: list[ToolCall] = []
         self.unfinished: list[IncompleteCall] = []
         self.sink: Callable[[str], object] | None = None
-        self.rereads = 0  # a grammar bounds them, to stay linear
         self._eager = policy == "eager"
         self._base = 0  # characters of raw_text before buf
         self._parts: list[str] = []
