@@ -43,6 +43,9 @@ class UnknownFormat(ValueError):
 # name -> the module here whose FORMAT it is
 FORMATS: dict[str, str] = {
     "prr_qwen3": "qwen3",
+    "prr_hermes": "hermes",
+    "prr_glm": "glm",
+    "prr_gpt_oss": "gpt_oss",
 }
 
 
