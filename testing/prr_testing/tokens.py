@@ -59,8 +59,8 @@ class Vocabulary:
         """Ids that spell exactly the UTF-8 bytes of `text`.
 
         Markers (added tokens such as `<tool_call>`) are always their own single id, as models sample them. Without
-        `rng` the rest is the tokenizer's spelling. With `rng` every run of one to four tokens is, with probability `odd`,
-        cut anew at random: other lengths, across word boundaries, in the middle of characters.
+        `rng` the rest is the tokenizer's spelling. With `rng` every run of one to four tokens is, with probability
+        `odd`, cut anew at random: other lengths, across word boundaries, in the middle of characters.
         """
         ids: list[int] = []
         for part in self._split_added.split(text):

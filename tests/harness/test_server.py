@@ -22,6 +22,7 @@ TOOLS = [
         "type": "function",
         "function": {
             "name": "ls",
+            "description": "List a folder",
             "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
         },
     }
