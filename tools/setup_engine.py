@@ -1,4 +1,4 @@
-"""Set up one engine for development, tests and demos: `python tools/setup_engine.py vllm`.
+"""Set up one engine for development, tests and demos: `python tools/setup_engine.py vllm` (or `sglang`).
 
 Two environments, both made of pinned packages and built only when something they are made of has changed:
 
@@ -57,6 +57,7 @@ class Engine:
 
 KNOWN = {
     "vllm": Engine(locks=("vllm.lock", "test.lock"), metadata=("tools/engines/vllm-distribution",)),
+    "sglang": Engine(locks=("sglang.lock", "test.lock")),
 }
 
 
@@ -137,7 +138,8 @@ def build_overlay(directory: Path, engine_directory: Path, engine: Engine) -> No
     # the engine's site-packages are visible but not ours to change: put a copy into the overlay, uninstall nothing
     own = ("--no-deps", "--no-build-isolation", "--no-index", "--ignore-installed", "--prefix", directory)
     pip = (directory / "bin" / "python", *PIP_INSTALL, *own)
-    run(*pip, *(ROOT / folder for folder in engine.metadata))
+    if engine.metadata:
+        run(*pip, *(ROOT / folder for folder in engine.metadata))
     run(*pip, *(argument for folder in engine.distributions for argument in ("-e", ROOT / folder)))
 
 
