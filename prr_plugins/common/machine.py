@@ -333,7 +333,7 @@ class Source:
     def drop_call(self, call: Call, status: IncompleteStatus) -> None:
         """The call was cut, or cannot be read: it stays visible as such, with all of its text."""
         self.lose_call(
-            call.start, status, call.name, self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
+            call.start, status, call.name or None, self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
         )
 
     def lose_call(self, start: int, status: IncompleteStatus, name: str | None = None, raw_arguments: str = "") -> None:
