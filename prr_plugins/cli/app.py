@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from prr_plugins.cli import parse
+from prr_plugins.cli import check, parse
 
 app = typer.Typer(
     help="Parse-Render Roundtrip: lossless parsers and prompt splicing for vLLM and SGLang.",
@@ -20,3 +20,4 @@ def _root() -> None:
 
 
 app.command("parse")(parse.command)
+app.command("check")(check.command)

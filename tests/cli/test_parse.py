@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from prr_plugins.cli.app import app
 from typer.testing import CliRunner
 
-COMPLETION = "Plan.\n</think>\n\nSure.\n\n<tool_call>\n<function=put>\n<parameter=n>\n1.0\n</parameter>\n</function>\n</tool_call>"
+from prr_plugins.cli.app import app
+
+CALL = "<tool_call>\n<function=put>\n<parameter=n>\n1.0\n</parameter>\n</function>\n</tool_call>"
+COMPLETION = f"Plan.\n</think>\n\nSure.\n\n{CALL}"
 TOOLS = [{"type": "function", "function": {"name": "put", "parameters": {"properties": {"n": {"type": "number"}}}}}]
 
 
