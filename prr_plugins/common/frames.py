@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from prr_plugins.common.seam import Seams
@@ -87,7 +87,16 @@ class Frames:
 
     def reasoning(self, scene: Scene) -> tuple[str, str] | None:
         """The text in front of a turn's reasoning and the text between reasoning and content."""
-        return self._cached("reasoning", scene, lambda: self._stand_ins.reasoning_frame(scene))
+
+        def learn() -> tuple[str, str] | None:
+            # Kimi shows the reasoning of a last turn only where it calls something.
+            for calls in ((), scene.calls or (("call_1", "f"),)):
+                frame = self._stand_ins.reasoning_frame(replace(scene, calls=calls))
+                if frame is not None:
+                    return frame
+            return None
+
+        return self._cached("reasoning", scene, learn)
 
     def keeps_reasoning(self, scene: Scene) -> bool:
         """Whether the template shows a turn's reasoning once a user message follows."""

@@ -13,7 +13,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -54,7 +54,7 @@ class Scene:
         return hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).digest()
 
     def without_calls(self) -> Scene:
-        return Scene(self.head, (), self.tools, self.template_kwargs)
+        return replace(self, calls=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class StandIns:
 
     def reasoning_frame(self, scene: Scene) -> tuple[str, str] | None:
         """The text in front of a turn's reasoning (from the question on) and between reasoning and content."""
-        messages = [*scene.head, self._question(), self._assistant(scene.without_calls(), Placement(True, True, False))]
+        messages = [*scene.head, self._question(), self._assistant(scene, Placement(True, True, False))]
         text = self._try(messages, scene, False)
         if text is None:
             return None
