@@ -58,7 +58,14 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
 
 
 _CALLS = Section(
-    _SECTION, _SECTION_END, _CALL, _CALL_END, header=_HEADER, read=_call, closing=r"(?:\s{0,16}+```)?+", ends=("\n```", "```")
+    _SECTION,
+    _SECTION_END,
+    _CALL,
+    _CALL_END,
+    header=_HEADER,
+    read=_call,
+    closing=r"(?:\s{0,16}+```)?+",
+    ends=("\n```", "```"),
 )
 _FORMAT = ThinkFormat(_CALLS.openers, before=("",), stops=("<｜end▁of▁sentence｜>",))
 

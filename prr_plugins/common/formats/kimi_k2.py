@@ -54,7 +54,7 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
     if trying:
         if name or not whole:
             s.release()
-        else:  # no tool can be meant: an empty message would end an agent's loop in silence, so the client gets the text
+        else:  # no tool can be meant; an empty message would end an agent's loop in silence: the client gets the text
             s.relabel(("content", s.here))
     if whole and not name:
         s.lose_call(start, "malformed", None, s.raw(call.raw_from, call.raw_to or s.here))
@@ -72,8 +72,8 @@ _SUFFIX = re.compile(r"[._:-]?\d*")
 def tool_name(call_id: str, tools: Mapping[str, Any]) -> str | None:
     """The tool's name that `call_id` says; None if it says none.
 
-    `functions.NAME:INDEX` says it plainly. Of an id in another spelling (`functions_NAME_3`, `functionsNAME5`, `NAME:0`)
-    the longest declared name counts that explains the whole id.
+    `functions.NAME:INDEX` says it plainly. Of an id in another spelling (`functions_NAME_3`, `functionsNAME5`) the
+    longest declared name counts that explains the whole id.
     """
     without_index = _INDEX.sub("", call_id)
     plain = without_index.removeprefix("functions.")

@@ -1,0 +1,278 @@
+"""`prr_deepseek_v4`: DeepSeek V3.2, V4 and V4.1 (DSML: calls as tags, each value with its type).
+
+The models' own encoders write an assistant turn as
+
+    <think>REASONING</think>CONTENT\\n\\n<｜DSML｜tool_calls>\\n
+    <｜DSML｜invoke name="NAME">\\n
+    <｜DSML｜parameter name="KEY" string="true|false">VALUE</｜DSML｜parameter>\\n
+    </｜DSML｜invoke>\\n</｜DSML｜tool_calls>
+
+(without the line breaks shown between `\\n`s; V3.2 names the section `function_calls`, V4.1 `calls` and puts a blank
+before each tag's name; `toolcalls` and `tool` were seen from models). The prompt ends in `<think>` or `</think>`.
+`\\n\\n` before the section is its frame; reasoning and content have none. `string="true"`: the value is that exact
+text, not escaped; `string="false"`: it is JSON, whatever the tool's schema says. Only the place tells a closer from
+text: `</｜DSML｜parameter>` closes where a parameter or the invoke's end follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from regex import Match
+
+from prr_plugins.common.arguments import JSON_TEXT, ObjectWriter, accepts
+from prr_plugins.common.formats import Format
+from prr_plugins.common.formats._shared import END, FROM_REASONING, Opener, ThinkFormat, quoted_call
+from prr_plugins.common.machine import Call, Source
+from prr_plugins.common.reader import Markers, Shape
+
+_D = "｜DSML｜"
+_OPEN, _CLOSE = f"<{_D}", f"</{_D}"
+_NAMES = "(?:tool_calls|function_calls|calls|toolcalls|tool)>"
+_SECTION, _SECTION_END = rf"{_OPEN} ?{_NAMES}", rf"{_CLOSE} ?{_NAMES}"
+_INVOKE = rf'{_OPEN} ?invoke\s{{1,4}}+name="(?P<name>[^"\n]{{1,256}}+)"\s{{0,4}}+(?P<empty>/?+)>'
+_INVOKE_END = rf"{_CLOSE} ?invoke>"
+_KEY = rf'{_OPEN} ?parameter\s{{1,4}}+name="(?P<key>[^"\n]{{1,256}}+)"'
+_PARAMETER = rf'{_KEY}(?:\s{{1,4}}+string="(?P<string>true|false)")?+\s{{0,4}}+(?P<void>/?+)>'
+_PARAMETER_END = rf"{_CLOSE} ?parameter>"
+_NOISE = "[^<]{0,256}+"  # text inside a section and outside its calls is no content, but only so much of it
+
+_OPENING = Shape(rf"(?P<section>{_SECTION}){_NOISE}(?:{_INVOKE}|{_SECTION_END})")
+# Without a section the call's body must show that nobody is just writing about the tag.
+_BARE = Shape(rf"{_INVOKE}(?:(?<=/>)|\s{{0,64}}+(?:{_OPEN} ?parameter\s|{_INVOKE_END}|\{{))")
+_QUOTED = Shape(
+    rf"{_OPEN}(?P<blank> ?)invoke\s{{1,4}}+name=\"[^\"\n]{{1,256}}+\">\s{{0,64}}+(?:{_OPEN} ?parameter\s|{_INVOKE_END})"
+)
+_NEXT = Shape(rf"{_NOISE}(?P<call>{_SECTION_END}|{_INVOKE})")
+_NEXT_BARE = Shape(rf"\s{{0,64}}+(?P<call>{_SECTION_END}|{_INVOKE})")
+_ECHO = Shape(rf"\s{{0,16}}+(?:{_SECTION_END}|{_INVOKE_END})")
+
+_BODY = Markers(_OPEN, _CLOSE, END)
+_JSON_BODY = Shape(r"\s{0,64}+\{")
+_TAG = Shape(rf"{_PARAMETER}|(?P<end>{_INVOKE_END})|(?P<over>{_SECTION_END}|{_OPEN} ?invoke\s)")
+_BROKEN_PARAMETER = Shape(rf"{_OPEN} ?parameter")
+
+_ENDS = Markers(_OPEN, _CLOSE, f"\n{_CLOSE}", f"\n{_OPEN}")
+_REASONING_ENDS = Markers(END)
+_ENDS_IN_REASONING = _ENDS | _REASONING_ENDS
+_END = Shape(
+    rf"(?P<own>{_PARAMETER_END})(?=\s{{0,256}}+(?:{_OPEN} ?(?:parameter|invoke)\s|{_INVOKE_END}|{_SECTION_END}))"
+    rf"|\n?+(?P<invoke>{_INVOKE_END})(?=\s{{0,256}}+(?:{_OPEN} ?invoke\s|{_SECTION_END}))"
+    rf'|\n{_KEY}\s{{1,4}}+string="(?:true|false)">'
+)
+_LAST = Shape(rf"\n?+(?P<invoke>{_INVOKE_END})")
+
+_WRAPPERS = ("arguments", "input")
+_TYPES = {"true": frozenset({"string"}), "false": JSON_TEXT, None: None}
+
+
+def _calls(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[None, None, bool]:
+    bare = "no_section" in flags
+    s.take("markup", header.start() if bare else header.end("section"))
+    whole = False
+    while following := (yield from s.decide(_NEXT_BARE if bare else _NEXT)):
+        s.take("markup", following.start("call"))
+        if following["name"] is None:
+            s.take("markup", following.end())
+            break
+        if not (yield from _invoke(s, following, flags)):
+            return False
+        whole = True
+    if following is None:
+        rest = s.buf[s.pos :].lstrip()
+        start = s.here
+        if not rest or rest[0] == "<":
+            s.take("markup", len(s.buf))
+        if rest[:1] == "<":
+            s.lose_call(start, "incomplete")
+    while echo := (yield from s.decide(_ECHO)):
+        s.take("markup", echo.end())
+    return whole
+
+
+def _is_offered(s: Source, header: Match[str]) -> bool:
+    """Without a section a name that nobody offered is no call."""
+    return not s.tools or header["name"] in s.tools
+
+
+def _invoke(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[None, None, bool]:
+    """One call, standing at its opening tag. False if it was cut."""
+    start = s.here
+    s.take("markup", header.start("name"))
+    s.take("name", header.end("name"))
+    s.take("markup", header.end())
+    call = s.open_call(header["name"], start=start, flags=flags)
+    if header["empty"]:
+        s.write(call, "{}")
+        s.close_call(call)
+        return True
+    body = _Body(s, call)
+    if (yield from s.decide(_JSON_BODY)):
+        ended = yield from body.json()
+    else:
+        ended = yield from body.parameters()
+    if not ended:
+        s.drop_call(call, "incomplete")
+        return False
+    body.close()
+    return True
+
+
+class _Body:
+    """What stands between an invoke's tags."""
+
+    def __init__(self, s: Source, call: Call) -> None:
+        self.s, self.call = s, call
+        self._in_reasoning = FROM_REASONING[0] in call.flags
+        self._parameters = s.tools.get(call.name)
+        self._writer: ObjectWriter | None = None
+        self._wrapper: tuple[str, str | None, list[str]] | None = None
+        self._unreadable = False
+
+    def json(self) -> Generator[None, None, bool]:
+        """The arguments as one JSON object, as V3.2 also writes them."""
+        s, call = self.s, self.call
+        yield from s.skip(" \t\r\n")
+        call.raw_from = s.here
+        marker = END if self._in_reasoning else ""
+        if (yield from s.json(lambda text: s.write(call, text), "<", marker=marker)):
+            call.raw_to = s.here
+        return (yield from self._tag()) is not None
+
+    def parameters(self) -> Generator[None, None, bool]:
+        """The arguments as parameters. False if the text broke off."""
+        s, call = self.s, self.call
+        self._writer = ObjectWriter(lambda text: s.write(call, text), self._parameters)
+        first = True
+        while tag := (yield from self._tag()):
+            if tag.group("key") is None:
+                return True
+            self._unwrap_not()
+            key, string = tag["key"], tag["string"]
+            feed: Callable[[str], Any] = self._writer.feed
+            if first and key in _WRAPPERS and self._parameters and key not in self._parameters.get("properties", {}):
+                self._wrapper = (key, string, [])
+                feed = self._wrapper[2].append
+            else:
+                self._writer.begin(key, _TYPES[string])
+            first = False
+            if not tag["void"] and not (yield from self._value(feed)):
+                return False
+            if self._wrapper is None:
+                self._writer.end()
+        return False
+
+    def _tag(self) -> Generator[None, None, Match[str] | None]:
+        """Up to and with the next parameter's opening tag, or what ends the invoke. None if the text broke off."""
+        s, call = self.s, self.call
+        while (mark := (yield from s.between(call, _BODY))) is not None and mark != END:
+            here = s.here
+            tag = yield from s.decide(_TAG)
+            if tag is None:
+                s.take("markup", len(s.buf))
+                return None
+            if tag and tag["over"]:
+                call.raw_to = here if call.raw_to is None else call.raw_to
+                call.flag("missing_closer")
+                return tag
+            if tag:
+                if tag["end"]:
+                    call.raw_to = here if call.raw_to is None else call.raw_to
+                s.take("markup", tag.end())
+                if tag["end"]:
+                    yield from s.literal("\n")
+                return tag
+            self._unreadable |= bool((yield from s.decide(_BROKEN_PARAMETER)))
+            call.flag("junk_in_call")
+            s.take("markup", s.pos + len(mark))
+        return None
+
+    def _value(self, feed: Callable[[str], Any]) -> Generator[None, None, bool]:
+        """A parameter's value with its closer. False if the text ended in it."""
+        s = self.s
+        while True:
+            s.sink = feed
+            mark = yield from s.until("arguments", _ENDS_IN_REASONING if self._in_reasoning else _ENDS)
+            s.sink = None
+            if mark is None or mark == END:
+                return False
+            if mark == _OPEN:
+                if not s.rereads and (quoted := (yield from s.decide(_QUOTED))):
+                    closer = f"{_CLOSE}{quoted['blank']}invoke>"
+                    stops = _REASONING_ENDS if self._in_reasoning else None
+                    if (yield from quoted_call(s, _QUOTED, mark, closer, feed, stops)):
+                        continue
+                    if self._in_reasoning:
+                        return False
+            elif (yield from self._closes(mark)):
+                return True
+            s.sink = feed
+            s.take("arguments", s.pos + (1 if mark[0] == "\n" else len(mark)))
+
+    def _closes(self, mark: str) -> Generator[None, None, bool]:
+        """Does the value end at this mark? Its closer is consumed, or flagged as missing."""
+        s, call = self.s, self.call
+        end = yield from s.decide(_END)
+        if end is None and s.finish_reason != "length":
+            end = yield from s.decide(_LAST)
+        if not end:
+            return False
+        found = end.groupdict()
+        if found.get("own"):
+            s.take("markup", end.end())
+            return True
+        if not found.get("invoke") and not self._declares(found["key"]):
+            return False
+        call.flag("missing_closer")
+        s.take("markup", s.pos + (mark[0] == "\n"))
+        return True
+
+    def _declares(self, key: str) -> bool:
+        return self._parameters is not None and key in self._parameters.get("properties", {})
+
+    def _unwrap_not(self) -> None:
+        """Another parameter follows: what looked like a wrapper is a parameter like any other."""
+        if self._wrapper is not None and self._writer is not None:
+            key, string, raw = self._wrapper
+            self._wrapper = None
+            self._writer.begin(key, _TYPES[string])
+            self._writer.feed("".join(raw))
+            self._writer.end()
+
+    def close(self) -> None:
+        """The call is whole."""
+        s, call = self.s, self.call
+        repaired = "junk_in_call" in call.flags
+        if self._unreadable:
+            s.drop_call(call, "malformed")
+            return
+        if self._writer is not None:
+            if self._wrapper is not None and accepts(
+                self._parameters or {}, inner := "".join(self._wrapper[2]).strip()
+            ):
+                # All arguments in one undeclared parameter, as the encoder writes those that are no object
+                call.flag("unwrapped")
+                s.write(call, inner)
+                repaired = True
+            else:
+                self._unwrap_not()
+                self._writer.close()
+                repaired |= self._writer.repaired
+        s.close_call(call, repaired=repaired)
+
+
+_FORMAT = ThinkFormat(
+    [Opener(_OPEN, _OPENING, _calls), Opener(_OPEN, _BARE, _calls, _is_offered, ("no_section",))],
+    before=("", "\n\n"),
+    stops=("<｜end▁of▁sentence｜>",),
+)
+
+FORMAT = Format(
+    name="prr_deepseek_v4",
+    grammar=_FORMAT.grammar,
+    markers=("<｜Assistant｜>", "<｜end▁of▁sentence｜>", "｜DSML｜", "<think>", END),
+    turn_openers=("<｜Assistant｜>",),
+    reasoning_start="<think>",
+    reasoning_end=END,
+)
