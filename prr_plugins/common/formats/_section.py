@@ -53,9 +53,7 @@ class Section:
         self._next = Shape(rf"{NOISE}(?P<call>{e_end}|{header})")
         self._next_bare = Shape(rf"\s{{0,64}}+(?P<call>{e_end}|{header})")
         self._echo = Shape(rf"\s{{0,16}}+(?:{e_end}|{e_call_end})")
-        self._closing = Shape(
-            rf"{closing}(?P<junk>{NOISE})(?:(?P<own>{e_call_end})|(?={e_call}|{e_end}|{e_begin}))"
-        )
+        self._closing = Shape(rf"{closing}(?P<junk>{NOISE})(?:(?P<own>{e_call_end})|(?={e_call}|{e_end}|{e_begin}))")
         self._ended = re.compile(rf"{e_call_end}\s*(?:{e_call}|{e_end})").search
         self._ends = Markers(call_end, call, end, begin, END, *ends)
         self.openers = (
