@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 Outcome = Literal["spliced", "first_turn", "refused", "fallback"]
 
 _SHARED_STEM = 64
-"""Tokens a turn must have in common with an earlier one to be stored as a branch of it."""
+"""Tokens that a rendered prompt must have in common with an earlier turn to be stored as a branch of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +392,8 @@ class Splicer:
         best: tuple[Turn | None, int] = None, 0
         for turn, ids in known:
             common = _common_prefix(ids, prompt_ids)
-            if common >= max(_SHARED_STEM, best[1] + 1) and self.store.find(turn.keys[:1])[0]:
+            least = 1 if context.used else _SHARED_STEM
+            if common >= max(least, best[1] + 1) and self.store.find(turn.keys[:1])[0]:
                 best = turn, common
         return best
 

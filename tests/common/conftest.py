@@ -1,4 +1,4 @@
-"""Real tokenizers and templates, rendered as an engine does: arguments parsed, part lists joined, both reasoning fields."""
+"""Real tokenizers and templates, rendered as an engine does: arguments parsed, parts joined, both reasoning fields."""
 
 from __future__ import annotations
 

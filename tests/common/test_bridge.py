@@ -65,7 +65,7 @@ TURNS = {
 
 
 def canonical(model: Any, before: list[Message], assistant: Message, new: list[Message], kwargs: dict[str, Any]) -> Any:
-    """Prompt, completion and next prompt of a turn as the template spells them: ids, or None where it has no such turn."""
+    """Prompt, completion and next prompt of a turn as the template spells them, in ids."""
     prompt = model.render(before, TOOLS, True, kwargs)
     full = model.render([*before, assistant, *new], TOOLS, True, kwargs)
     if not full.startswith(prompt):
