@@ -46,6 +46,10 @@ FORMATS: dict[str, str] = {
     "prr_hermes": "hermes",
     "prr_glm": "glm",
     "prr_gpt_oss": "gpt_oss",
+    "prr_deepseek_v3": "deepseek_v3",
+    "prr_deepseek_v4": "deepseek_v4",
+    "prr_kimi_k2": "kimi_k2",
+    "prr_kimi_k3": "kimi_k3",
 }
 
 
