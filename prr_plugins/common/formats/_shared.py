@@ -8,7 +8,8 @@ at most once per completion. Knows tags and JSON, no family.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from regex import Match
@@ -20,8 +21,9 @@ from prr_plugins.common.reader import BLANKS, Markers, Shape
 
 THINK, END = "<think>", "</think>"
 FROM_REASONING = ("from_reasoning",)
-_THINK = Shape(rf"\s{{0,64}}+{THINK}")
 _ANYTHING = Shape(r"[\s\S]")
+
+_END = Markers(END)
 
 ReadCall = Callable[[Source, Match[str], tuple[str, ...]], Generator[None, None, bool]]
 
@@ -61,6 +63,8 @@ class ThinkFormat:
         before: frames before a call's opener; None: any blanks (up to `reader.GAP`), where the family's template trims
             the content it writes there.
         stops: texts of tokens that end a turn; one at the very end of the text is markup.
+        start, end: what opens and closes reasoning.
+        reopens: reasoning may also open behind content, at a line's start; else only first and behind a call.
     """
 
     def __init__(
@@ -71,12 +75,17 @@ class ThinkFormat:
         behind: str = "",
         before: Sequence[str] | None = None,
         stops: Sequence[str] = (),
+        start: str = THINK,
+        end: str = END,
+        reopens: bool = False,
     ) -> None:
         self._openers = tuple(openers)
         self._in_reasoning = tuple(o for o in openers if o.certain)
         self._inside, self._behind, self._stops = inside, behind, tuple(stops)
-        first = "|".join(sorted({o.mark for o in self._in_reasoning}))
-        self._echo = Shape(rf"{inside}?+{END}(?:\n|{first})" if inside else rf"{END}(?:\n|{first})")
+        self._start, self._end, self._reopens = start, end, reopens
+        self._opening = Shape(rf"\s{{0,64}}+{re.escape(start)}")
+        first = "|".join(sorted({re.escape(o.mark) for o in self._in_reasoning}))
+        self._echo = Shape(rf"(?:{inside})?+{re.escape(end)}(?:\n|{first})")
 
         def calls(openers: Sequence[Opener]) -> Markers:
             marks = [o.mark for o in openers]
@@ -84,9 +93,9 @@ class ThinkFormat:
                 return Markers(spaced=marks)
             return Markers(*(frame + mark for frame in before for mark in marks))
 
-        ends = Markers(END, inside + END, *self._stops)
+        ends = Markers(end, inside + end, *self._stops)
         self._reasoning_markers = {False: ends, True: ends | calls(self._in_reasoning)}
-        thinks, tags = ends | Markers(THINK), calls(self._openers)
+        thinks, tags = ends | Markers(start), calls(self._openers)
         self._content_markers = {
             (True, True): thinks | tags,
             (True, False): thinks,
@@ -96,13 +105,13 @@ class ThinkFormat:
     def grammar(self, s: Source) -> Iterator[None]:
         if s.reasoning:
             tail = s.prompt_tail
-            if tail.rfind(THINK) > tail.rfind(END):
-                if tail.endswith(THINK):
+            if tail.rfind(self._start) > tail.rfind(self._end):
+                if tail.endswith(self._start):
                     yield from s.literal(self._inside)
                 yield from self._reasoning(s)
-            elif tail.endswith(END):
+            elif tail.endswith(self._end):
                 yield from s.literal(self._behind)
-            elif opener := (yield from s.decide(_THINK)):
+            elif opener := (yield from s.decide(self._opening)):
                 yield from self._think(s, opener.end() - s.pos)
         yield from self._content(s)
 
@@ -119,13 +128,15 @@ class ThinkFormat:
             if mark in self._stops:
                 more = yield from s.decide(_ANYTHING, length)
                 s.take("content" if more else "markup", s.pos + length)
-            elif mark.endswith(END):  # reasoning is closed already: a closer on a line's end is an echo, not text
-                echo = s.here == begin or (yield from s.decide(self._echo))
+            elif mark.endswith(self._end):  # reasoning is closed already: a closer on a line's end is an echo, not text
+                first = s.here == begin
+                echo = first or (yield from s.decide(self._echo))
                 s.take("content" if echo is False else "markup", s.pos + length)
-                if echo is not False:
+                if first:
                     yield from s.literal(self._behind)
-            elif mark == THINK:
-                if s.finished and (s.at_line_start() or s.here == begin):  # reasoning again after a call
+            elif mark == self._start:
+                # Reasoning again, after a call.
+                if (s.finished or self._reopens) and (s.at_line_start() or s.here == begin):
                     yield from self._think(s, length)
                 else:
                     s.take("content", s.pos + length)
@@ -169,7 +180,7 @@ class ThinkFormat:
             if mark in self._stops:
                 more = yield from s.decide(_ANYTHING, len(mark))
                 s.take("reasoning" if more else "markup", s.pos + len(mark))
-            elif mark.endswith(END):
+            elif mark.endswith(self._end):
                 s.reasoning_open = False
                 s.take("markup", s.pos + len(mark))
                 yield from s.literal(self._behind)
@@ -196,7 +207,7 @@ class ThinkFormat:
                 found = yield from self._opener(s, mark, self._in_reasoning)
                 continue
             closer = s.here
-            closed = yield from s.literal(END)
+            closed = yield from s.literal(self._end)
             blank = s.here
             yield from s.skip(BLANKS)
             if s.eof and s.pos == len(s.buf):
@@ -217,12 +228,54 @@ class ThinkFormat:
 # ---------------------------------------------------------------------------------------- calls quoted in values
 
 
+def read_value(
+    s: Source,
+    ends: Markers,
+    closes: Callable[[str], Generator[None, None, bool]],
+    feed: Callable[[str], object],
+    quoted: Mapping[str, tuple[Shape, str]],
+) -> Generator[None, None, str | None]:
+    """Consume a value without escapes, up to the marker of `ends` that `closes` it; that marker, not consumed.
+
+    A value may quote whole calls (a document about the format): `quoted` maps an opener's mark to its shape and its
+    closer, and nothing in between closes the value. Should the value then never close, they were no quotations, and it
+    is read once more without them; what comes behind the first one is fed only when that is settled.
+    None if the text ended in the value, or the reasoning that it stands in.
+    """
+    held: list[str] | None = None
+    first = 0
+    thinking = _END if END in ends.literals else None
+    while True:
+        s.sink = feed if held is None else held.append
+        mark = yield from s.until("arguments", ends)
+        if mark is None and held is not None and s.finish_reason != "length":
+            s.reread(first)
+            held = None
+        elif mark is None or mark.endswith(END):
+            s.sink = None
+            return None
+        elif mark in quoted:
+            if not s.rereads and (yield from s.decide(quoted[mark][0])):
+                if held is None:
+                    held, first = [], s.here
+                yield from quoted_call(s, quoted[mark][0], mark, quoted[mark][1], held.append, thinking)
+            else:
+                s.take("arguments", s.pos + len(mark))
+        elif (yield from closes(mark)):
+            s.sink = None
+            for piece in held or ():
+                feed(piece)
+            return mark
+        else:
+            s.take("arguments", s.pos + len(mark))
+
+
 def quoted_call(
     s: Source, opener: Shape, mark: str, closer: str, sink: Callable[[str], object], ends: Markers | None = None
 ) -> Generator[None, None, bool]:
-    """Consume a whole call that stands inside a value, as in a document about the format; nested ones too.
+    """Consume a whole call that a value quotes, with those that it quotes itself; or all there is, where it was cut.
 
-    The text must stand at its `mark`. False, and nothing consumed, if it never closes; False before one of `ends` too.
+    The text must stand at its `mark`. False if it never closes (nothing is consumed) or one of `ends` comes first.
     """
     markers = Markers(mark, closer) | ends if ends else Markers(mark, closer)
     start = s.here
@@ -230,24 +283,22 @@ def quoted_call(
     s.sink = pieces.append
     depth = 0
     found: str | None = mark
-    while True:
+    while found is not None and found in (closer, mark):
         if found == closer:
             depth -= 1
-        elif found == mark:
-            depth += bool((yield from s.decide(opener)))
-        else:
-            break
+        elif (yield from s.decide(opener)):
+            depth += 1
         s.take("arguments", s.pos + len(found))
         if depth == 0:
-            s.sink = None
-            for piece in pieces:
-                sink(piece)
-            return True
+            break
         found = yield from s.until("arguments", markers)
     s.sink = None
-    if found is None:
+    if found is None and s.finish_reason != "length":
         s.reread(start)
-    return False
+        return False
+    for piece in pieces:
+        sink(piece)
+    return found is None or found == closer
 
 
 # ---------------------------------------------------------------------------------------- calls as a JSON object
