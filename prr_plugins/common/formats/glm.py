@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator
+from functools import partial
 
 from regex import Match
 
@@ -29,20 +30,19 @@ from prr_plugins.common.formats._shared import (
     ThinkFormat,
     json_calls,
     json_opener,
-    quoted_call,
+    read_value,
 )
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import Markers, Shape
 
 _CALL = Shape(r"<tool_call>\s{0,64}+([^<>\n]{1,256}+)\s{0,64}+(<arg_key>|</tool_call>)")
 _NAME = re.compile(r"[\w.:/-]+").fullmatch
-_QUOTED = Shape(r"<tool_call>\s{0,64}+[^\s<>]{1,256}+\s{0,64}+<arg_key>")
+_QUOTED = {"<tool_call>": (Shape(r"<tool_call>\s{0,64}+[^\s<>]{1,256}+\s{0,64}+<arg_key>"), "</tool_call>")}
 
 _BODY = Markers("<arg_key>", "</tool_call>", "<tool_call>", END)
 _KEY = Shape(r"<arg_key>([^<>]{1,256}+)(?:</arg_key>)?+\s{0,64}+<arg_value>")
-_VALUE = Markers("</arg_value>", "</tool_call>", "<tool_call>", "<arg_key>")
-_REASONING_ENDS = Markers(END)
-_VALUE_IN_REASONING = _VALUE | _REASONING_ENDS
+_ENDS = Markers("</arg_value>", "</tool_call>", "<tool_call>", "<arg_key>")
+_ENDS_IN_REASONING = _ENDS | Markers(END)  # a draft may break off in what looked like a value
 _AFTER_VALUE = Shape(r"\s{0,256}+(?:<arg_key>|</?+tool_call>)")
 _AFTER_CALL = Shape(r"\s{0,256}+<tool_call>[^\s<>]")
 
@@ -62,6 +62,7 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
     s.take("name", header.start(1) + len(name))
     call = s.open_call(name, start=start, flags=flags)
     arguments = ObjectWriter(lambda text: s.write(call, text), s.tools.get(name))
+    ends = _ENDS_IN_REASONING if FROM_REASONING[0] in flags else _ENDS
     while (mark := (yield from s.between(call, _BODY))) == "<arg_key>":
         key = yield from s.decide(_KEY)
         if key is None:
@@ -72,8 +73,13 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
         else:
             s.take("markup", key.end())
             arguments.begin(key.group(1).strip())
-            if not (yield from _value(s, call, arguments)):
+            end = yield from read_value(s, ends, partial(_ends_value, s, call), arguments.feed, _QUOTED)
+            if end is None:
                 break
+            if end == "</arg_value>":
+                s.take("markup", s.pos + len(end))
+            else:
+                call.flag("missing_closer")
             arguments.end()
     if mark != "</tool_call>" and mark != "<tool_call>":
         s.drop_call(call, "incomplete")
@@ -88,37 +94,15 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
     return True
 
 
-def _value(s: Source, call: Call, arguments: ObjectWriter) -> Generator[None, None, bool]:
-    """A value with its closer; False if the text ended in it, or the reasoning that it stands in."""
-    in_reasoning = FROM_REASONING[0] in call.flags
-    while True:
-        s.sink = arguments.feed
-        mark = yield from s.until("arguments", _VALUE_IN_REASONING if in_reasoning else _VALUE)
-        s.sink = None
-        if mark is None or mark == END:
-            return False
-        if mark == "</arg_value>":
-            if (yield from s.decide(_AFTER_VALUE, len(mark))) is not False:
-                s.take("markup", s.pos + len(mark))
-                return True
-        elif mark == "</tool_call>":
-            closes = yield from s.decide(_AFTER_CALL, len(mark))
-            if closes or (closes is None and s.finish_reason != "length"):
-                call.flag("missing_closer")
-                return True
-        elif mark == "<arg_key>":
-            key = yield from s.decide(_KEY)
-            if key and key.group(1) in s.tools.get(call.name, {}).get("properties", {}):
-                call.flag("missing_closer")
-                return True
-        elif not s.rereads and (yield from s.decide(_QUOTED)):
-            ends = _REASONING_ENDS if in_reasoning else None
-            if (yield from quoted_call(s, _QUOTED, mark, "</tool_call>", arguments.feed, ends)):
-                continue
-            if in_reasoning:
-                return False
-        s.sink = arguments.feed
-        s.take("arguments", s.pos + len(mark))
+def _ends_value(s: Source, call: Call, mark: str) -> Generator[None, None, bool]:
+    """Does `mark` end a value? Its own closer does where more of a call follows; another, if its own is missing."""
+    if mark == "</arg_value>":
+        return (yield from s.decide(_AFTER_VALUE, len(mark))) is not False
+    if mark == "<arg_key>":
+        key = yield from s.decide(_KEY)
+        return key and key.group(1) in s.tools.get(call.name, {}).get("properties", {}) or False
+    after = yield from s.decide(_AFTER_CALL, len(mark))
+    return bool(after) or (after is None and s.finish_reason != "length")
 
 
 _OPENERS = (

@@ -14,6 +14,7 @@ follows.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 
 from regex import Match
 
@@ -26,7 +27,7 @@ from prr_plugins.common.formats._shared import (
     ThinkFormat,
     json_calls,
     json_opener,
-    quoted_call,
+    read_value,
 )
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import Markers, Shape
@@ -41,8 +42,12 @@ _BARE_END = Markers(
     "</parameter>", "\n</function>", "</tool_call>", "\n</tool_call>", "\n<parameter=", "<tool_call>", "<function="
 )
 _FRAMED_END = _BARE_END | Markers("\n</parameter>")
-_REASONING_ENDS = Markers(END, "\n" + END)
-_ENDS_IN_REASONING = {framed: ends | _REASONING_ENDS for framed, ends in ((True, _FRAMED_END), (False, _BARE_END))}
+# by (framed, in reasoning): a draft may break off, and reasoning end, within what looked like a value
+_ENDS = {
+    (framed, thinking): ends | Markers(END, "\n" + END) if thinking else ends
+    for framed, ends in ((True, _FRAMED_END), (False, _BARE_END))
+    for thinking in (True, False)
+}
 _AFTER_PARAMETER = Shape(r"\s{0,256}+(?:<parameter=|</function>|</tool_call>)")
 _AFTER_FUNCTION = Shape(r"\s{0,256}+</tool_call>")
 _AFTER_CALL = Shape(r"\s{0,256}+<tool_call>\s{0,64}+(?:<function=|\{)")
@@ -82,9 +87,18 @@ def _function(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
             continue
         s.take("markup", parameter.end())
         arguments.begin(parameter.group(1))
-        if not (yield from _value(s, call, arguments, in_reasoning)):
+        framed = yield from s.literal("\n")
+        end = yield from read_value(
+            s, _ENDS[framed, in_reasoning], partial(_ends_value, s, call), arguments.feed, _QUOTED
+        )
+        if end is None:
             s.drop_call(call, "incomplete")
             return False
+        if end.endswith("</parameter>"):
+            s.take("markup", s.pos + len(end))
+        else:
+            call.flag("missing_closer")
+            s.take("markup", s.pos + (framed and end.startswith("\n")))
         arguments.end()
     call.raw_to = s.here
     if mark == "</function>":
@@ -99,41 +113,10 @@ def _function(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
     return True
 
 
-def _value(s: Source, call: Call, arguments: ObjectWriter, in_reasoning: bool) -> Generator[None, None, bool]:
-    """A parameter's value with its closer; False if the text ended in it, or the reasoning that it stands in."""
-    framed = yield from s.literal("\n")
-    ends = _FRAMED_END if framed else _BARE_END
-    if in_reasoning:  # a draft may break off and reasoning end within what looked like a value
-        ends = _ENDS_IN_REASONING[framed]
-    while True:
-        s.sink = arguments.feed
-        mark = yield from s.until("arguments", ends)
-        s.sink = None
-        if mark is None or mark.endswith(END):
-            return False
-        if mark.endswith("</parameter>"):
-            if (yield from s.decide(_AFTER_PARAMETER, len(mark))) is not False:
-                s.take("markup", s.pos + len(mark))
-                return True
-        elif mark in _QUOTED:
-            opener, closer = _QUOTED[mark]
-            if not s.rereads and (yield from s.decide(opener)):
-                stops = _REASONING_ENDS if in_reasoning else None
-                if (yield from quoted_call(s, opener, mark, closer, arguments.feed, stops)):
-                    continue
-                if in_reasoning:
-                    return False
-        elif (yield from _ends_unclosed(s, call, mark)):
-            call.flag("missing_closer")
-            if framed and mark.startswith("\n"):
-                s.take("markup", s.pos + 1)
-            return True
-        s.sink = arguments.feed
-        s.take("arguments", s.pos + len(mark))
-
-
-def _ends_unclosed(s: Source, call: Call, mark: str) -> Generator[None, None, bool]:
-    """Does `mark` end a value whose own closer is missing?"""
+def _ends_value(s: Source, call: Call, mark: str) -> Generator[None, None, bool]:
+    """Does `mark` end a value? Its own closer does where more of a call follows; another, if its own is missing."""
+    if mark.endswith("</parameter>"):
+        return (yield from s.decide(_AFTER_PARAMETER, len(mark))) is not False
     if mark.endswith("<parameter="):
         header = yield from s.decide(_UNCLOSED)
         return header and header.group(1) in s.tools.get(call.name, {}).get("properties", {}) or False
