@@ -1,0 +1,40 @@
+"""The whole thread on a real vLLM server, stock parsers against ours: `make demo [SESSION=FILE] [SEED=N]`.
+
+Starts the server twice and runs the same scripted agent session with the stock `openai` client. Exit code 0: ours kept
+every sampled token in every turn and the cache held all it could; 1: it did not; 2: the session cannot be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from prr_testing import demo
+from prr_testing.server import ServerFailed
+
+OUT = Path(__file__).resolve().parent.parent / "out" / "demo.json"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Stock parsers against ours on a real server, one scripted session.")
+    parser.add_argument(
+        "--session", type=Path, metavar="FILE", help="see docs/session-format.md (default: the shipped one)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="spell every completion with random tokens")
+    parser.add_argument(
+        "--out", type=Path, default=OUT, metavar="FILE", help="where the figures go (default: out/demo.json)"
+    )
+    arguments = parser.parse_args()
+    try:
+        return 0 if demo.run(arguments.session, arguments.seed, arguments.out) else 1
+    except demo.SessionError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+    except (demo.ReplayError, ServerFailed) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
