@@ -1,7 +1,7 @@
 """Run a session against a server and measure, turn by turn, what of the turn before stands again in the prompt.
 
 Every figure is the server's own: prompt and completion ids (`return_token_ids`), `usage`, and the counters of
-`/metrics`, which have to agree with it. The client is the stock one: it knows the messages it got, and nothing of ids or parsing.
+`/metrics`, which have to agree with it. The client is the stock one: it knows the messages it got, not ids.
 """
 
 from __future__ import annotations
