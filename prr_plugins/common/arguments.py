@@ -291,3 +291,58 @@ class ObjectWriter:
     def close(self) -> None:
         """Close the object."""
         self._write("}" if self._keys else "{}")
+
+
+class JsonWriter:
+    """Writes nested JSON in the order in which it comes; the punctuation is its own.
+
+    `depth` counts the open containers; `wants_key` says that an object's key, or its end, is to come next.
+    """
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._open: list[str] = []
+        self._before = ""  # what stands before the next key or value
+        self.wants_key = False
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+    def begin(self, bracket: str) -> None:
+        """Open a container: `{` or `[`."""
+        self._write(self._before + bracket)
+        self._open.append("}" if bracket == "{" else "]")
+        self._before = ""
+        self.wants_key = bracket == "{"
+
+    def end(self) -> None:
+        """Close the innermost container."""
+        self._write(self._open.pop())
+        self._next()
+
+    def key(self, literal: str) -> None:
+        """A key, as a JSON string."""
+        self._write(f"{self._before}{literal}: ")
+        self._before = ""
+        self.wants_key = False
+
+    def value(self, text: str) -> None:
+        """A whole value, as JSON."""
+        self._write(self._before + text)
+        self._next()
+
+    def begin_string(self) -> None:
+        self._write(self._before + '"')
+
+    def string(self, escaped: str) -> None:
+        """The next characters of an open string, escaped as JSON has it."""
+        self._write(escaped)
+
+    def end_string(self) -> None:
+        self._write('"')
+        self._next()
+
+    def _next(self) -> None:
+        self._before = ", "
+        self.wants_key = bool(self._open) and self._open[-1] == "}"

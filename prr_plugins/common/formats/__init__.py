@@ -50,6 +50,7 @@ FORMATS: dict[str, str] = {
     "prr_deepseek_v4": "deepseek_v4",
     "prr_kimi_k2": "kimi_k2",
     "prr_kimi_k3": "kimi_k3",
+    "prr_gemma4": "gemma4",
 }
 
 
