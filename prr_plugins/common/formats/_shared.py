@@ -221,7 +221,9 @@ class ThinkFormat:
             s.reasoning_open = False
             s.relabel(("reasoning", closer - inside), ("markup", blank + behind), ("content", s.here))
             return True
-        s.relabel(("reasoning", s.here))
+        at_end = yield from s.at(END)  # the draft broke off where reasoning ends
+        frame = len(self._inside) if at_end and s.raw(s.here - len(self._inside), s.here) == self._inside else 0
+        s.relabel(("reasoning", s.here - frame), ("markup", s.here))
         return False
 
 

@@ -35,7 +35,7 @@ from prr_plugins.common.formats._shared import (
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import Markers, Shape
 
-_CALL = Shape(r"<tool_call>\s{0,64}+([^<>\n]{1,256}+)\s{0,64}+(<arg_key>|</tool_call>)")
+_CALL = Shape(r"<tool_call>\s{0,64}+([^\s<>]{1,256}+)\s{0,64}+(?:<arg_key>|</tool_call>)")
 _NAME = re.compile(r"[\w.:/-]+").fullmatch
 _QUOTED = {"<tool_call>": (Shape(r"<tool_call>\s{0,64}+[^\s<>]{1,256}+\s{0,64}+<arg_key>"), "</tool_call>")}
 
@@ -50,16 +50,14 @@ _AFTER_CALL = Shape(r"\s{0,256}+<tool_call>[^\s<>]")
 def _is_name(s: Source, header: Match[str]) -> bool:
     """Prose puts anything between the tags: a name that no tool has must look like one, right behind its tag."""
     name = header.group(1)
-    if name.strip() in s.tools:
-        return True
-    return header.start(1) - header.start() == len("<tool_call>") and _NAME(name) is not None
+    return name in s.tools or (header.group().startswith("<tool_call>" + name) and _NAME(name) is not None)
 
 
 def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[None, None, bool]:
     """One call, from its opener to its closer. False if it was cut."""
-    start, name = s.here, header.group(1).rstrip()
+    start, name = s.here, header.group(1)
     s.take("markup", header.start(1))
-    s.take("name", header.start(1) + len(name))
+    s.take("name", header.end(1))
     call = s.open_call(name, start=start, flags=flags)
     arguments = ObjectWriter(lambda text: s.write(call, text), s.tools.get(name))
     ends = _ENDS_IN_REASONING if FROM_REASONING[0] in flags else _ENDS

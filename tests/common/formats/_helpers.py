@@ -22,7 +22,7 @@ ANY: Any = object()  # "whatever it is": this value is not compared
 _ALL_PAIRS = 600  # characters up to which every split in two is tried
 
 
-def tool(name: str, *required: str, **properties: Any) -> dict[str, Any]:
+def tool(name: str, /, *required: str, **properties: Any) -> dict[str, Any]:
     """A tool in OpenAI's shape; a property is a JSON type name, or a whole schema."""
     schemas = {key: {"type": value} if isinstance(value, str) else value for key, value in properties.items()}
     parameters: dict[str, Any] = {"type": "object", "properties": schemas}
