@@ -336,7 +336,7 @@ def json_calls(closer: str) -> ReadCall:
         while isinstance(brace, Match):
             start = s.here
             s.take("markup", brace.end(1))
-            reader = _Envelope(s, start, flags, marker)
+            reader = JsonCall(s, start, flags, marker)
             yield from reader.read()
             end = yield from s.decide(closing)
             brace = False if end else (yield from s.decide(_ANOTHER))
@@ -359,7 +359,7 @@ def json_calls(closer: str) -> ReadCall:
     return read
 
 
-def _broken(s: Source, reader: _Envelope, closer: str, bounds: Markers) -> Iterator[None]:
+def _broken(s: Source, reader: JsonCall, closer: str, bounds: Markers) -> Iterator[None]:
     """The call is no JSON object: it goes as far as its closer, or to the end of the text."""
     if s.eof and s.pos == len(s.buf) and s.finish_reason != "length" and not s.rereads:
         at = s.raw(reader.start, s.here).find(closer)
@@ -371,20 +371,29 @@ def _broken(s: Source, reader: _Envelope, closer: str, bounds: Markers) -> Itera
         s.take("markup", s.pos + len(closer))
 
 
-class _Envelope:
-    """One call's JSON object being read."""
+class JsonCall:
+    """One call's JSON object being read: `{"name": NAME, "arguments": {...}}`, the keys in any order.
 
-    def __init__(self, s: Source, start: int, flags: tuple[str, ...], marker: str) -> None:
+    Args:
+        start: where the call's raw text begins (characters of raw_text).
+        marker: what ends even a string; the empty string if nothing does.
+    """
+
+    def __init__(self, s: Source, start: int, flags: tuple[str, ...] = (), marker: str = "") -> None:
         self.s = s
         self.start = start
         self.whole = False  # its closing brace was there
         self.arguments_ended = False
         self._flags = list(flags)
         self._marker = marker
-        self._name: str | None = None
+        self.name: str | None = None
         self._call: Call | None = None
         self._span: tuple[int, int] | None = None  # of the arguments, characters of raw_text
         self._pieces: list[str] = []
+
+    @property
+    def has_arguments(self) -> bool:
+        return self._span is not None
 
     def flag(self, flag: str) -> None:
         self._flags.append(flag)
@@ -398,12 +407,12 @@ class _Envelope:
             s.take("markup", key.end())
             yield from s.skip(BLANKS)
             word = key.group(1) or key.group(2)
-            if word == "name" and self._name is None and (name := (yield from s.decide(_NAME))):
+            if word == "name" and self.name is None and (name := (yield from s.decide(_NAME))):
                 group = 1 if name.group(1) is not None else 2
                 s.take("markup", name.start(group))
                 s.take("name", name.end(group))
                 s.take("markup", name.end())
-                self._name = _text(name.group())
+                self.name = _text(name.group())
             elif word in _ARGUMENTS and self._span is None:
                 if not (yield from self._arguments()):
                     return
@@ -415,14 +424,14 @@ class _Envelope:
                 return
             s.take("markup", after.end())
             if after.group(1) == "}":
-                self.whole = self.arguments_ended = self._name is not None
+                self.whole = self.arguments_ended = self.name is not None
                 return
 
     def _arguments(self) -> Generator[None, None, bool]:
         s = self.s
         start = s.here
-        if self._name is not None and (yield from s.at("{")):
-            call = self._call = s.open_call(self._name, start=self.start, flags=self._flags)
+        if self.name is not None and (yield from s.at("{")):
+            call = self._call = s.open_call(self.name, start=self.start, flags=self._flags)
             ended = yield from s.json(lambda text: s.write(call, text), "<", marker=self._marker)
             call.raw_to = s.here
         else:
@@ -444,11 +453,11 @@ class _Envelope:
         """The call is whole; False if it cannot be read all the same."""
         s, call = self.s, self._call
         repaired = "junk_in_call" in self._flags
-        if self._name is None:
+        if self.name is None:
             self.lose("malformed")
             return False
         if call is None:
-            call = s.open_call(self._name, start=self.start, flags=self._flags)
+            call = s.open_call(self.name, start=self.start, flags=self._flags)
             call.raw_from, call.raw_to = self._span or (s.here, s.here)
             given = "".join(self._pieces)
             arguments = "{}" if given in _ABSENT else _text(given)
@@ -462,7 +471,7 @@ class _Envelope:
         """The call was cut, or cannot be read; all up to here belongs to it."""
         s = self.s
         raw_from = s.here if self._span is None else self._span[0]
-        s.lose_call(self.start, status, self._name, s.raw(raw_from, s.here))
+        s.lose_call(self.start, status, self.name, s.raw(raw_from, s.here))
 
 
 def _text(literal: str) -> str:
