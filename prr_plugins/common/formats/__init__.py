@@ -51,6 +51,7 @@ FORMATS: dict[str, str] = {
     "prr_kimi_k2": "kimi_k2",
     "prr_kimi_k3": "kimi_k3",
     "prr_gemma4": "gemma4",
+    "prr_mistral": "mistral",
 }
 
 
