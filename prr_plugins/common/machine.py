@@ -330,15 +330,23 @@ class Source:
         )
         self.finished.append(ToolCall(call.id, call.name, arguments, raw, status, tuple(call.flags)))
 
-    def drop_call(self, call: Call, status: IncompleteStatus) -> None:
-        """The call was cut, or cannot be read: it stays visible as such, with all of its text."""
-        self.lose_call(
-            call.start, status, call.name or None, self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
-        )
+    def drop_call(self, call: Call, status: IncompleteStatus, *, end: int | None = None) -> None:
+        """The call was cut, or cannot be read: it stays visible as such, with all of its text (to `end`, or to here)."""
+        raw = self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
+        self.lose_call(call.start, status, call.name or None, raw, end=end)
 
-    def lose_call(self, start: int, status: IncompleteStatus, name: str | None = None, raw_arguments: str = "") -> None:
-        """A call that did not get as far as its name; all text from `start` to here is its raw text."""
-        self.unfinished.append(IncompleteCall(name, raw_arguments, self.raw(start, self.here), status))
+    def lose_call(
+        self,
+        start: int,
+        status: IncompleteStatus,
+        name: str | None = None,
+        raw_arguments: str = "",
+        *,
+        end: int | None = None,
+    ) -> None:
+        """A call that did not get as far as its name; all text from `start` to `end`, or to here, is its raw text."""
+        raw_text = self.raw(start, self.here if end is None else end)
+        self.unfinished.append(IncompleteCall(name, raw_arguments, raw_text, status))
 
     def _announce(self, call: Call) -> None:
         call.index = self._calls
