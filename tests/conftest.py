@@ -35,5 +35,6 @@ def stock_server(qwen_dir: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def server(qwen_dir: Path) -> Iterator[Server]:
     """Qwen3.6 with `prr_qwen3` for both parser flags."""
-    with serve(qwen_dir, tool_parser="prr_qwen3", reasoning_parser="prr_qwen3") as running:
+    env = {"PRR_ADMIN": "1", "PRR_TENANT_HEADER": "X-Tenant"}
+    with serve(qwen_dir, tool_parser="prr_qwen3", reasoning_parser="prr_qwen3", env=env) as running:
         yield running

@@ -3,7 +3,8 @@
 It only translates between vLLM's types and `prr_plugins.common`; it knows no model format. Rooms:
 
 - `hooks`: every place where it touches vLLM, in one table, checked at start.
-- `parser`: the one `Parser` that serves a request; `registered`: the pair of classes behind each name.
+- `names`: the `prr_*` names; `registered`: the pair of classes behind each; `parser`: the one `Parser` that serves a request,
+  with `deltas` (its output as vLLM's types) and `turn_view` (what a prompt says about the turn to come).
 - `serving`: follows a chat request: splice, capture, what the client gets to see.
 - `runtime`: what one API process holds (store, splicer, counters); `switch`, `admin`: changing the mode at run time.
 - `startup`: what must be right before a server starts, and the one line that says what is active.
@@ -14,12 +15,18 @@ the rest is put in place when a `prr_*` parser is composed.
 
 from __future__ import annotations
 
-GROUP = "vllm.general_plugins"
+import logging
 
 
 def register() -> None:
-    """Entry point of `vllm.general_plugins`. vLLM calls it in every process, and may do so more than once."""
-    from prr_plugins.vllm import hooks, registered
+    """Entry point of `vllm.general_plugins`. vLLM calls it in every process, and may do so more than once.
 
-    registered.register_names()
-    hooks.install("register")
+    vLLM does not guard plugins: what is raised here would end servers that never chose a `prr_*` parser.
+    """
+    try:
+        from prr_plugins.vllm import hooks, names
+
+        names.register_names()
+        hooks.install("register")
+    except Exception as e:
+        logging.getLogger("vllm.prr_plugins").error("prr-plugins is off: %s: %s", type(e).__name__, e)

@@ -11,19 +11,18 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
-from vllm.reasoning import ReasoningParser, ReasoningParserManager
-from vllm.tool_parsers import ToolParser, ToolParserManager
+from vllm.reasoning import ReasoningParser
+from vllm.tool_parsers import ToolParser
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
 from prr_plugins.common.formats import FORMATS, Format, get_format
 from prr_plugins.common.machine import StreamParser, parse
+from prr_plugins.vllm import names
 from prr_plugins.vllm.deltas import DeltaAssembler
 from prr_plugins.vllm.turn_view import turn_view
 
 if TYPE_CHECKING:
     from vllm.entrypoints.generate.base.protocol import DeltaMessage
-
-PREFIX = "prr_"
 
 # Format -> the structural tag with which vLLM (or xgrammar) guides calls of that format, and the strict level that
 # vLLM's own parser of the family starts from. A format without a row gets required and named calls as guided JSON.
@@ -158,25 +157,24 @@ def show_special_tokens(request: Any) -> Any:
     return request
 
 
-def _class_name(name: str, half: str) -> str:
-    return "".join(part.title() for part in name.split("_")) + half
-
-
-def _make(name: str, fmt: Format) -> None:
-    """Both classes of one name, as attributes of this module: vLLM imports them by module and class name."""
-    tag, strict = STRUCTURAL_TAGS.get(name, (None, None))
-    tool = {"structural_tag_model": tag, "default_tool_strict_level": strict}
-    for half, base, extra in (("ToolParser", PrrToolParser, tool), ("ReasoningParser", PrrReasoningParser, {})):
-        class_name = _class_name(name, half)
-        globals()[class_name] = type(class_name, (base,), {"prr_format": fmt, "__module__": __name__, **extra})
-
-
-for _name in FORMATS:
-    _make(_name, get_format(_name))
-
-
-def register_names() -> None:
-    """Make every format's name known for both flags. Idempotent."""
+def __getattr__(class_name: str) -> Any:
+    """vLLM imports a class by module and name once its parser is chosen; it is made then, of that one format."""
     for name in FORMATS:
-        ToolParserManager.register_lazy_module(name, __name__, _class_name(name, "ToolParser"))
-        ReasoningParserManager.register_lazy_module(name, __name__, _class_name(name, "ReasoningParser"))
+        for half, make in _HALVES.items():
+            if class_name == names.class_name(name, half):
+                made = globals()[class_name] = make(name, class_name)
+                return made
+    raise AttributeError(f"module {__name__!r} has no attribute {class_name!r}")
+
+
+def _make_tool_parser(name: str, class_name: str) -> type:
+    tag, strict = STRUCTURAL_TAGS.get(name, (None, None))
+    fields = {"structural_tag_model": tag, "default_tool_strict_level": strict}
+    return type(class_name, (PrrToolParser,), {"__module__": __name__, "prr_format": get_format(name), **fields})
+
+
+def _make_reasoning_parser(name: str, class_name: str) -> type:
+    return type(class_name, (PrrReasoningParser,), {"__module__": __name__, "prr_format": get_format(name)})
+
+
+_HALVES = {"ToolParser": _make_tool_parser, "ReasoningParser": _make_reasoning_parser}

@@ -242,8 +242,6 @@ class Turn:
         if parser is None or (parsed := parser.parsed) is None:
             return  # the parser failed, and that was counted
         try:
-            if runtime.settings.fault == "capture":
-                raise RuntimeError("PRR_FAULT=capture")
             calls = message.get("tool_calls") or []
             natives = [call.id for call in parsed.parsed_tool_calls]
             one_call = self.request.parallel_tool_calls is False

@@ -23,7 +23,7 @@ from prr_plugins.common.formats import FORMATS, Format, get_format
 from prr_plugins.common.machine import parse
 from prr_plugins.common.settings import Settings, SettingsError
 from prr_plugins.vllm import hooks, switch
-from prr_plugins.vllm.registered import PREFIX
+from prr_plugins.vllm.names import PREFIX
 from prr_plugins.vllm.turn_view import token_id
 
 logger = logging.getLogger("vllm.prr_plugins")
@@ -285,12 +285,11 @@ def start_line(parser: Any, runtime: Any) -> str:
         for name, half in (("calls", parser.tool_parser_cls), ("reasoning", parser.reasoning_parser_cls))
         if half is not None
     ]
-    in_place = sum(state.installed for state in hooks.states())
-    wanted = sum(hook.wrapper is not None and hook.stage != "admin" for hook in hooks.HOOKS)
+    states = [s for s in hooks.states() if s.hook.wrapper is not None and (s.installed or s.hook.stage != "admin")]
     return (
         f"{PACKAGE} {version()} on vLLM {vllm.__version__}: {parser.prr_format.name} for {' and '.join(halves)}, "
         f"splice {runtime.mode(None)}, retention {runtime.settings.retention}, "
-        f"store {runtime.settings.store_bytes >> 20} MiB, hooks {in_place}/{wanted}"
+        f"store {runtime.settings.store_bytes >> 20} MiB, hooks {sum(s.installed for s in states)}/{len(states)}"
     )
 
 
