@@ -331,7 +331,7 @@ class Source:
         self.finished.append(ToolCall(call.id, call.name, arguments, raw, status, tuple(call.flags)))
 
     def drop_call(self, call: Call, status: IncompleteStatus, *, end: int | None = None) -> None:
-        """The call was cut, or cannot be read: it stays visible as such, with all of its text (to `end`, or to here)."""
+        """The call was cut, or cannot be read: it stays visible as such, with all its text (to `end`, or to here)."""
         raw = self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
         self.lose_call(call.start, status, call.name or None, raw, end=end)
 
