@@ -29,7 +29,7 @@ class RawDeltaToolCall(DeltaToolCall):
 
 
 class RawDeltaMessage(DeltaMessage):
-    tool_calls: list[SerializeAsAny[DeltaToolCall]] = []  # type: ignore[assignment]
+    tool_calls: list[SerializeAsAny[DeltaToolCall]] = []
 
 
 @dataclass

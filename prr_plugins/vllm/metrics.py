@@ -25,8 +25,9 @@ class PrometheusMetrics(Metrics):
 
     def set(self, name: str, value: float, *labels: str) -> None:
         super().set(name, value, *labels)
-        collector = self._collectors[name]
-        (collector.labels(*labels) if labels else collector).set(value)
+        gauge = self._collectors[name]
+        assert isinstance(gauge, Gauge)
+        (gauge.labels(*labels) if labels else gauge).set(value)
 
 
 def _collector(metric: Metric) -> Counter | Gauge:
@@ -36,5 +37,6 @@ def _collector(metric: Metric) -> Counter | Gauge:
         # Each API process has a store of its own: the exported value is their sum.
         return Gauge(metric.name, metric.help, metric.labels, multiprocess_mode="livesum")
     except ValueError:  # made before in this process
-        made: Counter | Gauge = REGISTRY._names_to_collectors[metric.name]
+        made = REGISTRY._names_to_collectors[metric.name]
+        assert isinstance(made, Counter | Gauge)
         return made

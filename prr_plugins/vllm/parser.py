@@ -22,7 +22,7 @@ from vllm.tool_parsers.streaming import extract_named_tool_call_streaming, extra
 
 from prr_plugins.common.completion import ParsedCompletion
 from prr_plugins.common.formats import Format
-from prr_plugins.common.machine import Delta, StreamParser
+from prr_plugins.common.machine import Delta, Policy, StreamParser
 from prr_plugins.vllm.deltas import DeltaAssembler, SentCall
 from prr_plugins.vllm.registered import function_call, show_special_tokens, tool_dicts
 from prr_plugins.vllm.turn_view import turn_view
@@ -44,10 +44,7 @@ class LosslessParser(DelegatingParser):
 
     always_adjust_request = True  # special tokens must be shown without tools as well
     prr_format: ClassVar[Format]
-    stream_arguments: ClassVar[str] = "eager"
-    # Told about every fault; set once by the server's runtime.
-    on_fault: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
-    fault: ClassVar[bool] = False  # PRR_FAULT=parse
+    runtime: ClassVar[Any] = None  # the server's `runtime.Runtime`, once it is there
 
     def __init__(self, tokenizer: Any, tools: list[Any] | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, tools, *args, **kwargs)
@@ -107,7 +104,7 @@ class LosslessParser(DelegatingParser):
         if self._stream is None:
             if prompt_token_ids is not None:
                 self._prompt_ids = prompt_token_ids
-            self._open(request, self.stream_arguments)
+            self._open(request, "eager" if self.runtime is None else self.runtime.settings.stream_arguments)
         deltas = self._feed(delta_text, delta_token_ids)
         if finished:
             deltas += self._finish(finish_reason)
@@ -142,7 +139,7 @@ class LosslessParser(DelegatingParser):
 
     # ------------------------------------------------------------------------------------ the completion
 
-    def _open(self, request: Any, policy: str) -> None:
+    def _open(self, request: Any, policy: Policy) -> None:
         self._initialize_history_tool_call_cnt(request)
         tail = self._view.tail_text(self._prompt_ids) if self._prompt_ids else ""
         self._deltas = DeltaAssembler(self._new_id, reasoning=request.include_reasoning)
@@ -152,7 +149,7 @@ class LosslessParser(DelegatingParser):
             prompt_tail=tail,
             reasoning=self.reasoning_parser_cls is not None,
             tool_calls=self._calls(request),
-            stream_arguments=policy,  # type: ignore[arg-type]
+            stream_arguments=policy,
             tokenizer=self.model_tokenizer,
         )
         self._opened = self._stream.reasoning_open
@@ -170,13 +167,14 @@ class LosslessParser(DelegatingParser):
             shown = self._stream.shown
             try:
                 deltas = step(self._stream)
-                if self.fault and shown:
+                if shown and self.runtime is not None and self.runtime.settings.fault == "parse":
                     raise RuntimeError("PRR_FAULT=parse")
                 return deltas
             except Exception as e:
                 self._failed = True
-                logger.error("parsing failed (%s: %s); the rest of the completion is returned as content", type(e).__name__, e)
-                self.on_fault()
+                logger.error("parsing failed (%s: %s); the rest is returned as content", type(e).__name__, e)
+                if self.runtime is not None:
+                    self.runtime.parse_failed()
                 text = self._stream.text_from(shown)
         return [Delta("content", text)] if text else []
 

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 # vLLM's own parser of the family starts from. A format without a row gets required and named calls as guided JSON.
 STRUCTURAL_TAGS: dict[str, tuple[str, ToolStrictLevel | None]] = {
     "prr_qwen3": ("qwen_3_coder", None),
-    "prr_glm47": ("glm_4_7", ToolStrictLevel.FUNCTION),
+    "prr_hermes": ("hermes", None),
+    "prr_glm": ("glm_4_7", ToolStrictLevel.FUNCTION),
     "prr_kimi_k2": ("kimi", None),
     "prr_deepseek_v4": ("deepseek_v4", None),
+    "prr_llama": ("llama", None),
 }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm.renderers import ChatParams
 
-from prr_plugins.common.bridge import Message, TemplateBridge, Tools
+from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
 from prr_plugins.common.settings import Settings, SpliceMode
 from prr_plugins.common.splice import Splicer
 from prr_plugins.common.store import TurnStore
@@ -58,7 +58,9 @@ class Runtime:
 
     async def run(self, step: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a step of the splicer beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, functools.partial(step, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, functools.partial(step, *args, **kwargs)
+        )
 
     def mode(self, wanted: SpliceMode | None) -> SpliceMode:
         """The mode of one request."""
@@ -91,7 +93,7 @@ class Runtime:
         self.metrics.add("prr_turns_total", 1, "fallback", reason)
 
 
-def renderer_render(renderer: OnlineRenderer) -> Callable[[list[Message], Tools, bool, Mapping[str, Any]], str]:
+def renderer_render(renderer: OnlineRenderer) -> Render:
     """The engine's own path from messages to prompt text, whichever renderer the model has."""
 
     def render(

@@ -79,7 +79,9 @@ class Choice:
 class Turn:
     """One chat request, from its arrival to its last chunk."""
 
-    def __init__(self, runtime: Runtime, request: ChatCompletionRequest, tenant: str | None, model: str, lora: str | None) -> None:
+    def __init__(
+        self, runtime: Runtime, request: ChatCompletionRequest, tenant: str | None, model: str, lora: str | None
+    ) -> None:
         extra = request.model_extra or {}
         self.runtime = runtime
         self.request = request
@@ -274,20 +276,20 @@ class Turn:
         if self.hides_prompt:
             response.prompt_token_ids = None
         if self.report:
-            response.prr = self.outcome()  # type: ignore[attr-defined]
+            response.prr = self.outcome()
 
     async def finish_stream(self, events: AsyncGenerator[str, None], force_usage: bool) -> AsyncGenerator[str, None]:
         """The same for a stream: its events, with the last ones completed and every turn captured before its end."""
-        usage_last, _ = should_include_usage(self.request.stream_options, force_usage)
+        usage_follows, _ = should_include_usage(self.request.stream_options, force_usage)
         open_choices = self.request.n or 1
         try:
             async for event in events:
-                ends = '"finish_reason":"' in event  # quotes inside a JSON string are escaped, so this is the field
-                if ends:
-                    open_choices -= 1
-                last = open_choices == 0 and (event.startswith('data: {"id"') and '"choices":[]' in event or not usage_last)
+                # Quotes inside a JSON string are escaped: these are the fields, not somebody's text.
+                ends = '"finish_reason":"' in event
+                open_choices -= ends
+                last = open_choices == 0 and ('"choices":[]' in event if usage_follows else ends)
                 if ends or (last and self.report) or (self.hides_prompt and '"prompt_token_ids":' in event):
-                    event = await self._complete(event, last and (ends or usage_last))
+                    event = await self._complete(event, last)
                 yield event
         finally:
             await events.aclose()
@@ -334,7 +336,10 @@ class Turn:
 
 
 class _Watch:
-    """An iterator that notes what passes. Not a generator: dropping it drops the engine's own, which aborts the request."""
+    """An iterator that notes what passes.
+
+    Not a generator: whoever drops it drops the engine's own with it, and that aborts the request.
+    """
 
     def __init__(self, turn: Turn, results: AsyncIterator[RequestOutput]) -> None:
         self._turn = turn
@@ -467,7 +472,11 @@ def wrap_full_generator(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     async def chat_completion_full_generator(
-        self: Any, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
+        self: Any,
+        request: ChatCompletionRequest,
+        result_generator: AsyncIterator[RequestOutput],
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         turn = Turn.of(request)
         if turn is None:
@@ -488,7 +497,11 @@ def wrap_stream_generator(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def chat_completion_stream_generator(
-        self: Any, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
+        self: Any,
+        request: ChatCompletionRequest,
+        result_generator: AsyncIterator[RequestOutput],
+        *args: Any,
+        **kwargs: Any,
     ) -> AsyncGenerator[str, None]:
         turn = Turn.of(request)
         if turn is None:

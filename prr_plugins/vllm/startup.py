@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import vllm
 import vllm.envs as envs
 
-from prr_plugins.common.bridge import Message, Tools
+from prr_plugins.common.bridge import Message, Render, Tools
 from prr_plugins.common.formats import FORMATS, Format, get_format
 from prr_plugins.common.machine import parse
 from prr_plugins.common.settings import Settings, SettingsError
@@ -46,7 +46,7 @@ def refuse(message: str | Exception) -> NoReturn:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the two flags ask for. A tool parser counts only with `--enable-auto-tool-choice`: vLLM ignores it without."""
+    """What the flags ask for. A tool parser counts only with `--enable-auto-tool-choice`: vLLM ignores it without."""
 
     tool: str | None
     reasoning: str | None
@@ -82,9 +82,11 @@ class Chosen:
         """What would go unnoticed."""
         lines = []
         if self.tool is not None and self.tool.startswith(PREFIX) and not self.auto_tools:
-            lines.append(f"--tool-call-parser {self.tool} is ignored by vLLM without --enable-auto-tool-choice: no calls are parsed")
+            lines.append(f"--tool-call-parser {self.tool}: vLLM ignores it without --enable-auto-tool-choice")
         if self.ours and envs.VLLM_USE_RUST_FRONTEND:
-            lines.append("VLLM_USE_RUST_FRONTEND=1: the Rust front end renders and parses by itself, prr_* parsers and splicing are bypassed")
+            lines.append(
+                "VLLM_USE_RUST_FRONTEND=1: vLLM's Rust front end renders and parses by itself; prr_* is bypassed"
+            )
         return lines
 
 
@@ -136,7 +138,7 @@ def check_markers(fmt: Format, tokenizer: Any, where: str) -> None:
     """Raises `StartupError` where the tokenizer lacks a marker that the format needs as one token."""
     lacking = [text for text in fmt.markers if token_id(tokenizer, text) is None]
     if lacking:
-        raise StartupError(f"{fmt.name} cannot be used with the tokenizer of {where}: it has no token {', '.join(lacking)}")
+        raise StartupError(f"{fmt.name} does not fit the tokenizer of {where}: it has no token {', '.join(lacking)}")
 
 
 _PROBE = "prr_probe"
@@ -156,12 +158,13 @@ _PROBE_TOOLS: Tools = [
     }
 ]
 
-# Messages, tools, add_generation_prompt, template_kwargs -> text, as `bridge.Render`.
-Render = Callable[[list[Message], Tools, bool, dict[str, Any]], str]
-
 
 def check_template(fmt: Format, render: Render, where: str) -> None:
-    """Render a call and read it back. Raises `StartupError` where the format is not the one that the template writes."""
+    """Render a call and read it back.
+
+    Raises:
+        StartupError: the format is not the one that the template writes.
+    """
     user: Message = {"role": "user", "content": "probe"}
     function = {"name": _PROBE, "arguments": json.dumps(_PROBE_ARGUMENTS)}
     # Kimi and Mistral templates look at the id; this one is fine with all of them.
@@ -171,8 +174,10 @@ def check_template(fmt: Format, render: Render, where: str) -> None:
         prompt = render([user], _PROBE_TOOLS, True, {})
         history = render([user, turn], _PROBE_TOOLS, False, {})
     except Exception as e:
-        raise StartupError(f"{fmt.name}: the chat template of {where} does not render a tool call ({type(e).__name__}: {e})") from e
-    common = len(os.path.commonprefix([prompt, history]))
+        raise StartupError(
+            f"{fmt.name}: the chat template of {where} renders no tool call ({type(e).__name__}: {e})"
+        ) from e
+    common = _common_prefix(prompt, history)
     opener = max((history.rfind(text, 0, common) for text in fmt.turn_openers), default=-1)
     tail = history[max(opener, 0) : common]
     if _reads_back(fmt, history[common:], tail):
@@ -180,6 +185,10 @@ def check_template(fmt: Format, render: Render, where: str) -> None:
     others = [n for n in sorted(FORMATS) if n != fmt.name and _reads_back(get_format(n), history[common:], tail)]
     hint = f"; {' or '.join(others)} does" if others else ""
     raise StartupError(f"{fmt.name} does not read the calls that the chat template of {where} writes{hint}")
+
+
+def _common_prefix(a: str, b: str) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _reads_back(fmt: Format, completion: str, tail: str) -> bool:
@@ -266,12 +275,9 @@ def activate(renderer: Any) -> None:
     parser = renderer.parser
     where = repr(renderer.model_config.model)
     if parser.tool_parser_cls is not None:
-        check_template(parser.prr_format, renderer_render(renderer), where)  # type: ignore[arg-type]
+        check_template(parser.prr_format, renderer_render(renderer), where)
     runtime = Runtime(renderer, settings)
-    parser.stream_arguments = settings.stream_arguments
-    parser.fault = settings.fault == "parse"
-    parser.on_fault = staticmethod(runtime.parse_failed)
-    renderer.prr_runtime = runtime
+    parser.runtime = renderer.prr_runtime = runtime
     _log_like_vllm()
     for line in problems():
         logger.warning("%s: %s", PACKAGE, line)
@@ -317,5 +323,3 @@ def _log_like_vllm() -> None:
         ours.handlers = list(theirs.handlers)
         ours.setLevel(theirs.level)
         ours.propagate = False
-
-

@@ -11,7 +11,7 @@ import contextlib
 import mmap
 import os
 import tempfile
-from typing import cast, get_args
+from typing import get_args
 
 from prr_plugins.common.settings import SpliceMode
 
@@ -36,7 +36,7 @@ class Switch:
 
     def for_request(self, wanted: SpliceMode | None) -> SpliceMode:
         """The lesser of the server's mode and the one the request wants."""
-        return self.mode if wanted is None else cast(SpliceMode, min(self.mode, wanted, key=MODES.index))
+        return self.mode if wanted is None else min(self.mode, wanted, key=MODES.index)
 
 
 def share(initial: SpliceMode) -> None:

@@ -111,10 +111,10 @@ class Chat:
         tools: list[dict[str, Any]] | None = TOOLS,
         extra: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
-        client: Any = None,
         **options: Any,
     ) -> Reply:
-        return self.ask_n(messages, [completion], stream=stream, tools=tools, extra=extra, headers=headers, **options)[0]
+        options |= {"stream": stream, "tools": tools, "extra": extra, "headers": headers}
+        return self.ask_n(messages, [completion], **options)[0]
 
     def ask_n(
         self,
