@@ -52,6 +52,7 @@ FORMATS: dict[str, str] = {
     "prr_kimi_k3": "kimi_k3",
     "prr_gemma4": "gemma4",
     "prr_mistral": "mistral",
+    "prr_llama": "llama",
 }
 
 
