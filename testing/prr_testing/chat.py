@@ -13,6 +13,9 @@ from typing import Any
 
 from openai import OpenAI
 
+from .server import Engine
+from .sglang_sampler import REQUEST_FIELDS
+
 
 @dataclass
 class Reply:
@@ -45,12 +48,11 @@ def chat(
     tools: Sequence[dict[str, Any]] | None = None,
     stream: bool = False,
     body: dict[str, Any] | None = None,
+    engine: Engine = "vllm",
     **options: Any,
 ) -> Reply:
     """Ask for one turn. `script_ids` is what the engine will sample; `body` are fields that the stock client lacks."""
-    extra_body = {"return_token_ids": True, **(body or {})}
-    if script_ids is not None:
-        extra_body["vllm_xargs"] = {"script_ids": list(script_ids)}
+    extra_body = {**request_fields(engine, script_ids), **(body or {})}
     request: dict[str, Any] = {"model": model, "messages": messages, "extra_body": extra_body, **options}
     if tools:
         request["tools"] = tools
@@ -59,6 +61,22 @@ def chat(
     sent = time.perf_counter()
     response = client.chat.completions.create(**request)
     return _from_stream(response, sent) if stream else _from_response(response, time.perf_counter() - sent)
+
+
+def request_fields(engine: Engine, script_ids: Sequence[int] | None = None) -> dict[str, Any]:
+    """How a request asks an engine for the ids of its tokens, and for a script."""
+    if engine == "vllm":
+        script: dict[str, Any] = {} if script_ids is None else {"vllm_xargs": {"script_ids": list(script_ids)}}
+        return {"return_token_ids": True, **script}
+    script = {} if script_ids is None else {**REQUEST_FIELDS, "custom_params": {"script_ids": list(script_ids)}}
+    return {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True, **script}
+
+
+def _ids(reply: Reply, data: dict[str, Any]) -> None:
+    """SGLang tells the ids of the whole request in one place, in a stream as in a response."""
+    told = data.get("sglext") or {}
+    reply.prompt_ids = told.get("input_ids") or reply.prompt_ids
+    reply.completion_ids = (told.get("output_ids") or [reply.completion_ids])[0]
 
 
 def _usage(reply: Reply, usage: dict[str, Any]) -> None:
@@ -71,7 +89,11 @@ def _empty() -> Reply:
     return Reply({"role": "assistant", "content": None}, None, [], [], 0, 0, 0)
 
 
-_CHOICE_FIELDS = frozenset(("index", "message", "delta", "finish_reason", "logprobs", "token_ids", "stop_reason"))
+_CHOICE_FIELDS = frozenset(
+    ("index", "message", "delta", "finish_reason", "logprobs", "token_ids", "stop_reason", "matched_stop")
+)
+_REASONING = ("reasoning", "reasoning_content")  # vLLM's name, SGLang's
+_SAMPLED = ("content", *_REASONING, "tool_calls")
 
 
 def _from_response(response: Any, seconds: float) -> Reply:
@@ -82,6 +104,7 @@ def _from_response(response: Any, seconds: float) -> Reply:
     reply.finish_reason = choice["finish_reason"]
     reply.prompt_ids = data.get("prompt_token_ids") or []
     reply.completion_ids = choice.get("token_ids") or []
+    _ids(reply, data)
     reply.prr = data.get("prr")
     reply.extra = {k: v for k, v in choice.items() if k not in _CHOICE_FIELDS}
     reply.first_token_s = seconds
@@ -92,8 +115,7 @@ def _from_response(response: Any, seconds: float) -> Reply:
 def _as_history(message: dict[str, Any]) -> dict[str, Any]:
     """What a client keeps of a message: the fields of the protocol that are set, and of calls the standard ones."""
     kept: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
-    if message.get("reasoning") is not None:
-        kept["reasoning"] = message["reasoning"]
+    kept |= {name: message[name] for name in _REASONING if message.get(name) is not None}
     if message.get("tool_calls"):
         kept["tool_calls"] = [
             {"id": call["id"], "type": "function", "function": {k: call["function"][k] for k in ("name", "arguments")}}
@@ -105,22 +127,23 @@ def _as_history(message: dict[str, Any]) -> dict[str, Any]:
 def _from_stream(chunks: Any, sent: float) -> Reply:
     reply = _empty()
     calls: dict[int, dict[str, Any]] = {}
-    text: dict[str, list[str]] = {"content": [], "reasoning": []}
+    text: dict[str, list[str]] = {name: [] for name in ("content", *_REASONING)}
     for chunk in chunks:
         data = chunk.model_dump(exclude_unset=True)
         if data.get("prompt_token_ids"):
             reply.prompt_ids = data["prompt_token_ids"]
+        _ids(reply, data)
         if data.get("prr"):
             reply.prr = data["prr"]
         if data.get("usage"):
             _usage(reply, data["usage"])
         for choice in data["choices"]:
-            if choice.get("token_ids") and not reply.completion_ids:
+            delta = choice["delta"]
+            if not reply.first_token_s and (choice.get("token_ids") or any(delta.get(name) for name in _SAMPLED)):
                 reply.first_token_s = time.perf_counter() - sent
             reply.completion_ids += choice.get("token_ids") or []
             reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
             reply.extra |= {k: v for k, v in choice.items() if k not in _CHOICE_FIELDS}
-            delta = choice["delta"]
             for name, parts in text.items():
                 if delta.get(name) is not None:
                     parts.append(delta[name])

@@ -1,8 +1,8 @@
-"""A real `vllm serve` for the length of a `with` block, on 127.0.0.1 and a free port.
+"""A real engine server for the length of a `with` block, on 127.0.0.1 and a free port: vLLM (`serve`) or SGLang.
 
 The server is a process group of its own. It is taken down on every way out of the block, by its ids, and by the kernel
-if this process dies without a way out. Nothing of this process's environment changes how it behaves: `PRR_*` and
-`VLLM_*` variables reach it only when the caller names them.
+if this process dies without a way out. Nothing of this process's environment changes how it behaves: `PRR_*`, `VLLM_*`
+and `SGLANG_*` variables reach it only when the caller names them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 from openai import AsyncOpenAI, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 SCRIPTED_SAMPLER = "prr_testing.sampler:ScriptedSampler"
-BLOCK_SIZE = 32  # tokens of a KV cache block; on CPU a multiple of 32
+BLOCK_SIZE = 32  # tokens of a KV cache block of vLLM; on CPU a multiple of 32
+PAGE_SIZE = 16  # the same for SGLang; any number
+
+Engine = Literal["vllm", "sglang"]
 
 _ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -34,6 +37,8 @@ _ENGINE_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_CI_ENV": "1",  # fewer compiled kernels, a quicker start
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "SGLANG_CPU_OMP_THREADS_BIND": "all",
 }
 _PASSED_ON = ("PRR_CACHE",)
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -69,13 +74,14 @@ class Metrics:
 
 @dataclass
 class Server:
-    """A running server. `model` is the name to ask for; `log` grows while it runs."""
+    """A running server. `model` is the name to ask for; `log` grows while it runs; `block_size` is in tokens."""
 
     process: subprocess.Popen[bytes]
     port: int
     log: Path
     model: str
     block_size: int
+    engine: Engine = "vllm"
 
     @property
     def pid(self) -> int:
@@ -119,7 +125,7 @@ def _environment(scratch: str, extra: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name in _PASSED_ON or not name.startswith(("PRR_", "VLLM_", "PYTEST_"))
+        if name in _PASSED_ON or not name.startswith(("PRR_", "VLLM_", "SGLANG_", "PYTEST_"))
     }
     # each engine start leaves a small file in TMPDIR: let it be a folder that goes with the server
     return {**kept, **_ENGINE_ENVIRONMENT, "TMPDIR": scratch, "PYTHONUNBUFFERED": "1", **extra}
@@ -209,15 +215,70 @@ def serve(
     vllm_serve = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), *options, *arguments]
     variables = {**(env or {}), **({} if plugins is None else {"VLLM_PLUGINS": plugins})}
 
+    with _started("vllm", vllm_serve, variables, name, block_size, log, ready_within) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serve_sglang(
+    model: Path,
+    *arguments: str,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    env: Mapping[str, str] | None = None,
+    plugins: bool = True,
+    log: Path | None = None,
+    max_model_len: int = 8192,
+    max_num_seqs: int = 4,
+    kv_cache_tokens: int = 131_072,
+    page_size: int = PAGE_SIZE,
+    scripted: bool = True,
+    ready_within: float = 300.0,
+) -> Iterator[Server]:
+    """The same for SGLang, in the environment of that engine (see tools/setup_engine.py).
+
+    plugins: False lets SGLang load none.
+    kv_cache_tokens: a token of the models of `prr_testing.models` takes 512 bytes.
+    scripted: allow the scripted sampler; a request brings it along.
+    """
+    name = model.name
+    options = ["--model-path", str(model), "--served-model-name", name, "--load-format", "dummy", "--device", "cpu"]
+    options += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"]
+    options += ["--disable-overlap-schedule", "--cuda-graph-backend-decode", "disabled"]
+    options += ["--cuda-graph-backend-prefill", "disabled", "--skip-server-warmup", "--mem-fraction-static", "0.1"]
+    options += ["--context-length", str(max_model_len), "--max-running-requests", str(max_num_seqs)]
+    options += ["--max-total-tokens", str(kv_cache_tokens), "--page-size", str(page_size)]
+    options += ["--enable-metrics", "--enable-cache-report"]
+    if tool_parser:
+        options += ["--tool-call-parser", tool_parser]
+    if reasoning_parser:
+        options += ["--reasoning-parser", reasoning_parser]
+    if scripted:
+        options += ["--enable-custom-logit-processor"]
+    launch = [sys.executable, "-m", "prr_testing.sglang_cpu", "sglang.launch_server", *options, *arguments]
+    variables = {**(env or {}), **({} if plugins else {"SGLANG_PLUGINS": "none"})}
+    with _started("sglang", launch, variables, name, page_size, log, ready_within) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _started(
+    engine: Engine,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    model: str,
+    block_size: int,
+    log: Path | None,
+    ready_within: float,
+) -> Iterator[Server]:
     with tempfile.TemporaryDirectory(prefix="prr-server-") as scratch:
         log = log or Path(scratch) / "server.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = _environment(scratch, variables)
         for last_try in (False, False, True):
             port = _free_port()
-            command = [*vllm_serve, "--host", "127.0.0.1", "--port", str(port)]
-            with _running(command, environment, log) as process:
-                server = Server(process, port, log, name, block_size)
+            with _running([*command, "--host", "127.0.0.1", "--port", str(port)], environment, log) as process:
+                server = Server(process, port, log, model, block_size, engine)
                 try:
                     _wait_until_ready(server, ready_within)
                 except ServerFailed:

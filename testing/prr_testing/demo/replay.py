@@ -135,7 +135,7 @@ def as_client(message: dict[str, Any], finish_reason: str | None, turn: Turn) ->
     Reasoning goes if the session's client drops it. Of a completion that ended with `length`, calls whose arguments are
     not JSON go too: no agent runs them, and servers refuse them in a history. A message that says nothing has "".
     """
-    kept = {key: value for key, value in message.items() if key != "reasoning" or not turn.drop_reasoning}
+    kept = {key: value for key, value in message.items() if not (turn.drop_reasoning and key.startswith("reasoning"))}
     calls = kept.pop("tool_calls", None) or []
     if finish_reason == "length":
         calls = [call for call in calls if _is_json(call["function"]["arguments"])]
@@ -188,7 +188,7 @@ def replay(
 ) -> list[Row]:
     """Run all turns of a session; one row each, told to `on_row` as it comes. `body`: fields of every request."""
     client = server.client()
-    hits_before = server.metrics().total("vllm:prefix_cache_hits_total")
+    hits_before = _cache_hits(server)
     history: list[dict[str, Any]] = list(session.opening)
     calls: list[dict[str, Any]] = []
     before: list[int] = []
@@ -200,7 +200,7 @@ def replay(
         history += new_messages(turn, calls)
         ids = script(turn, number, vocabulary, seed)
         limit = min(turn.max_tokens or len(ids), len(ids)) if turn.stop is None else turn.max_tokens
-        options = {} if limit is None else {"max_tokens": limit}
+        options: dict[str, Any] = {} if limit is None else {"max_tokens": limit}
         reply = chat(
             client,
             server.model,
@@ -209,6 +209,7 @@ def replay(
             script_ids=ids,
             stream=turn.stream,
             body=request_body,
+            engine=server.engine,
             **options,
         )
         if reply.completion_ids != ids[:limit]:
@@ -222,11 +223,17 @@ def replay(
         message = as_client(reply.message, reply.finish_reason, turn)
         calls = message.get("tool_calls", [])
         history.append(message)
-    hits = server.metrics().total("vllm:prefix_cache_hits_total") - hits_before
+    hits = _cache_hits(server) - hits_before
     told = sum(row.figures.cached_tokens for row in rows)
     if hits != told:
         raise ReplayError(f"the server's usage tells of {told} cached tokens, its counters of {hits:.0f}")
     return rows
+
+
+def _cache_hits(server: Server) -> float:
+    """Prompt tokens that the engine has taken from its cache, by its own counter."""
+    name = "vllm:prefix_cache_hits_total" if server.engine == "vllm" else "sglang:cached_tokens_total"
+    return server.metrics().total(name)
 
 
 def hit_rate(rows: Sequence[Row]) -> float:

@@ -1,0 +1,71 @@
+"""What must fit together before a server starts: format and tokenizer, format and chat template."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from prr_plugins.common.bridge import Message, Render, Tools
+from prr_plugins.common.formats import FORMATS, Format, get_format
+from prr_plugins.common.machine import parse
+from prr_plugins.common.turn_view import token_id
+
+
+class StartupError(Exception):
+    """The server must not start. The message is one line for a user."""
+
+
+def check_markers(fmt: Format, tokenizer: Any, where: str) -> None:
+    """Raises `StartupError` where the tokenizer lacks a marker that the format needs as one token."""
+    lacking = [text for text in fmt.markers if token_id(tokenizer, text) is None]
+    if lacking:
+        raise StartupError(
+            f"{fmt.name} cannot be used with the tokenizer of {where}: it has no token {', '.join(lacking)}"
+        )
+
+
+_PROBE = "prr_probe"
+_PROBE_ARGUMENTS = {"text": "a b", "number": 7}
+_PROBE_TOOLS: Tools = [
+    {
+        "type": "function",
+        "function": {
+            "name": _PROBE,
+            "description": "Checks that calls are read as the template writes them.",
+            "parameters": {
+                "type": "object",
+                "properties": {"text": {"type": "string"}, "number": {"type": "integer"}},
+                "required": ["text", "number"],
+            },
+        },
+    }
+]
+
+
+def check_template(fmt: Format, render: Render, where: str) -> None:
+    """Render a call and read it back. Raises `StartupError` where the format is not what the template writes."""
+    user: Message = {"role": "user", "content": "probe"}
+    function = {"name": _PROBE, "arguments": json.dumps(_PROBE_ARGUMENTS)}
+    # Kimi and Mistral templates look at the id; this one is fine with all of them.
+    call = {"id": f"functions.{_PROBE}:0", "type": "function", "function": function}
+    turn: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    try:
+        prompt = render([user], _PROBE_TOOLS, True, {})
+        history = render([user, turn], _PROBE_TOOLS, False, {})
+    except Exception as e:
+        raise StartupError(
+            f"{fmt.name}: the chat template of {where} does not render a tool call ({type(e).__name__}: {e})"
+        ) from e
+    common = next((i for i, (a, b) in enumerate(zip(prompt, history, strict=False)) if a != b), len(prompt))
+    opener = max((history.rfind(text, 0, common) for text in fmt.turn_openers), default=-1)
+    tail = history[max(opener, 0) : common]
+    if _reads_back(fmt, history[common:], tail):
+        return
+    others = [n for n in sorted(FORMATS) if n != fmt.name and _reads_back(get_format(n), history[common:], tail)]
+    hint = f"; {' or '.join(others)} does" if others else ""
+    raise StartupError(f"{fmt.name} does not read the calls that the chat template of {where} writes{hint}")
+
+
+def _reads_back(fmt: Format, completion: str, tail: str) -> bool:
+    calls = parse(fmt, completion, tools=_PROBE_TOOLS, prompt_tail=tail).parsed_tool_calls
+    return len(calls) == 1 and calls[0].name == _PROBE and json.loads(calls[0].arguments) == _PROBE_ARGUMENTS

@@ -1,0 +1,130 @@
+"""Every place where the plugin touches SGLang, in one table.
+
+Hooks go through SGLang's own `HookRegistry`. It only logs when a target is gone, so each is looked up and checked here
+first (it exists, and takes the parameters we rely on); what is missing is named in the start line and by `prr doctor`,
+and what hangs on it stays off. Nothing else in this folder patches SGLang.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+# register: in every process. serve: in a process that serves chats, once a prr_* parser is chosen.
+# check: only relied upon, not wrapped.
+Stage = Literal["register", "serve", "check"]
+
+TRIED = ("0.5.23",)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One place.
+
+    target: dotted path in SGLang.
+    stage: when it is put in place.
+    loses: what does not work without it.
+    wrapper: `module:function` of ours, called with the original and its arguments (SGLang's AROUND).
+    parameters: names that the target must take.
+    tried: SGLang versions on which the tests ran.
+    """
+
+    name: str
+    target: str
+    stage: Stage
+    loses: str
+    wrapper: str | None = None
+    parameters: tuple[str, ...] = ()
+    tried: tuple[str, ...] = TRIED
+
+
+_CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
+_OURS = "prr_plugins.sglang"
+
+HOOKS: tuple[Hook, ...] = (
+    Hook("config", "sglang.srt.runtime_context.publish", "register",
+         "everything but the parsers by themselves", f"{_OURS}.startup:publish", ("server_args", "role")),
+    Hook("start", f"{_CHAT}.__init__", "serve",
+         "the check against the template, splicing", f"{_OURS}.startup:serving_init",
+         ("tokenizer_manager", "template_manager")),
+    Hook("special_tokens", f"{_CHAT}._patch_reasoning_skip_special_tokens", "serve",
+         "markers in the text of chats without tools", f"{_OURS}.serving:show_special_tokens", ("request",)),
+    Hook("request", f"{_CHAT}.handle_request", "serve",
+         "the request fields `prr` and `prr_splice`", f"{_OURS}.serving:handle_request", ("request", "raw_request")),
+    Hook("convert", f"{_CHAT}._convert_to_internal_request", "serve",
+         "splicing, capture", f"{_OURS}.serving:convert_to_internal_request", ("request", "raw_request")),
+    Hook("prompt", f"{_CHAT}._apply_jinja_template", "serve",
+         "splicing", f"{_OURS}.serving:apply_jinja_template", ("request", "tools", "is_multimodal")),
+    Hook("output", f"{_CHAT}._encoding_output", "serve",
+         "byte-exact content, raw ids, splicing", f"{_OURS}.serving:encoding_output"),
+    Hook("response", f"{_CHAT}._build_chat_response", "serve",
+         "capture, raw fields", f"{_OURS}.serving:build_chat_response", ("request", "ret", "created")),
+    Hook("stream", f"{_CHAT}._generate_chat_stream", "serve",
+         "the same for streams", f"{_OURS}.serving:generate_chat_stream",
+         ("adapted_request", "request", "raw_request")),
+    Hook("chunks", "sglang.srt.entrypoints.openai.chat_encoding_adapters.token_output_sse_chunks", "check",
+         "streams", parameters=("chunk_id", "created", "model", "index", "usage", "logprobs", "reasoning", "content",
+                                "tool_calls")),
+    Hook("tool_names", "sglang.srt.function_call.function_call_parser.FunctionCallParser.ToolCallParserEnum", "check",
+         "names for --tool-call-parser"),
+    Hook("reasoning_names", "sglang.srt.parser.reasoning_parser.ReasoningParser.DetectorMap", "check",
+         "names for --reasoning-parser"),
+)  # fmt: skip
+
+# Without one of these a prompt cannot be spliced, or a turn not be captured.
+SPLICE_NEEDS = frozenset({"config", "start", "convert", "prompt", "output", "response", "stream", "chunks"})
+
+_installed: set[str] = set()
+
+
+@dataclass(frozen=True)
+class HookState:
+    """A hook as found here. `problem` is None if it is as we know it."""
+
+    hook: Hook
+    installed: bool
+    problem: str | None
+
+
+def states() -> list[HookState]:
+    """Every hook, checked against the installed SGLang."""
+    return [HookState(h, h.name in _installed, None if h.name in _installed else check(h)) for h in HOOKS]
+
+
+def check(hook: Hook) -> str | None:
+    """What is wrong with the target, None if nothing is."""
+    try:
+        found = pkgutil.resolve_name(hook.target)
+        have = set(inspect.signature(found).parameters) if hook.parameters else set()
+    except (ImportError, AttributeError, TypeError, ValueError) as e:
+        return f"{hook.target} is not there ({e})"
+    gone = [p for p in hook.parameters if p not in have]
+    return f"{hook.target} no longer takes {', '.join(gone)}" if gone else None
+
+
+def install(stage: Stage) -> None:
+    """Put the hooks of `stage` in place, each once; one that fails its check is left alone."""
+    wanted = [h for h in HOOKS if h.stage == stage and h.wrapper and h.name not in _installed and check(h) is None]
+    for hook in wanted:
+        assert hook.wrapper is not None
+        HookRegistry.register(hook.target, _load(hook.wrapper), HookType.AROUND)
+    HookRegistry.apply_hooks()
+    # The registry only logs when it fails; what it wrapped it has left `__wrapped__` on.
+    _installed.update(h.name for h in wanted if hasattr(pkgutil.resolve_name(h.target), "__wrapped__"))
+
+
+def missing_for_splice() -> list[str]:
+    """Names of the hooks without which nothing is spliced and that are not in order."""
+    return [s.hook.name for s in states() if s.hook.name in SPLICE_NEEDS and s.problem is not None]
+
+
+def _load(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return loaded

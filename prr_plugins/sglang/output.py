@@ -1,0 +1,294 @@
+"""One completion on its way to the client: SGLang's text and ids in, its messages and stream chunks out.
+
+Promises: whole and streamed give the same reasoning, content and calls; nothing is stripped; a fault of ours never
+fails a request: the text not yet shown goes out as content (L7), counted and logged once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.entrypoints.openai.chat_encoding_adapters import token_output_sse_chunks
+from sglang.srt.entrypoints.openai.protocol import FunctionResponse, ToolCall
+
+from prr_plugins.common.bridge import Message
+from prr_plugins.common.completion import ParsedCompletion
+from prr_plugins.common.machine import Delta, Policy, StreamParser
+
+if TYPE_CHECKING:
+    from prr_plugins.sglang.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+
+def new_call_id() -> str:
+    """As SGLang makes them up."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+@dataclass
+class SentCall:
+    """One call as sent so far. `native_id` is the model's own, None where we made it up."""
+
+    id: str
+    native_id: str | None
+    name: str
+    arguments: list[str] = field(default_factory=list)
+    raw_arguments: str | None = None  # once it has ended
+
+    def to_dict(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True)
+class CallStep:
+    """What one step says about one call; `opens` is its first."""
+
+    index: int
+    call: SentCall
+    opens: bool
+    arguments: str
+    ends: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """What flows to the client at one time."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[CallStep, ...] = ()
+
+
+class Choice:
+    """One completion of a request, parsed as it comes.
+
+    reasoning, tool_calls: switch one half off; its markup then stays verbatim in the content.
+    hold_reasoning: send reasoning in one piece once it is over (SGLang's `stream_reasoning: false`).
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        prompt_ids: Sequence[int] | None,
+        tools: Sequence[dict[str, Any]],
+        policy: Policy,
+        *,
+        reasoning: bool,
+        tool_calls: bool,
+        hold_reasoning: bool = False,
+    ) -> None:
+        self.ids: list[int] = []
+        self.text: list[str] = []
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: dict[int, SentCall] = {}
+        self.finish_reason: str | None = None  # the engine's own
+        self.failed = False
+        self._characters = 0
+        self._runtime = runtime
+        self._reads_reasoning = reasoning
+        self._held: list[str] | None = [] if hold_reasoning else None
+        self._stream = StreamParser(
+            runtime.format,
+            tools=tools,
+            prompt_tail=runtime.view.tail_text(prompt_ids) if prompt_ids else "",
+            reasoning=reasoning,
+            tool_calls=tool_calls,
+            stream_arguments=policy,
+            tokenizer=runtime.tokenizer,
+        )
+        self._opened = self._stream.reasoning_open
+
+    # ------------------------------------------------------------------------------------ reading
+
+    def feed(self, text: str, ids: Sequence[int]) -> Step:
+        """The next text and the ids that came with it."""
+        self.ids.extend(ids)
+        self.text.append(text)
+        self._characters += len(text)
+        return self._step(self._guard(text, lambda stream: stream.feed(text, ids)))
+
+    def finish(self, finish_reason: str) -> Step:
+        """The completion is over."""
+        self.finish_reason = finish_reason
+        reason = finish_reason if finish_reason in ("stop", "length") else "length"
+        step = self._step(self._guard("", lambda stream: stream.finish(reason)))
+        if not self._held:
+            return step
+        held, self._held = "".join(self._held), None
+        return Step(held + step.reasoning, step.content, step.calls)
+
+    def _guard(self, text: str, step: Callable[[StreamParser], list[Delta]]) -> list[Delta]:
+        """One step of the parser; after a fault all further text is content."""
+        if not self.failed:
+            shown = self._stream.shown
+            try:
+                deltas = step(self._stream)
+                if self._runtime.settings.fault == "parse" and shown:
+                    raise RuntimeError("PRR_FAULT=parse")
+                return deltas
+            except Exception as e:
+                self.failed = True
+                logger.error(
+                    "parsing failed (%s: %s); the rest of the completion is returned as content", type(e).__name__, e
+                )
+                self._runtime.parse_failed()
+                text = self._stream.text_from(shown)
+        return [Delta("content", text)] if text else []
+
+    def _step(self, deltas: Iterable[Delta]) -> Step:
+        content: list[str] = []
+        reasoning: list[str] = []
+        calls: dict[int, CallStep] = {}
+        for delta in deltas:
+            if delta.kind == "content":
+                content.append(delta.text)
+            elif delta.kind == "reasoning":
+                reasoning.append(delta.text)
+            else:
+                calls[delta.index] = self._call(delta, calls.get(delta.index))
+        self.content += content
+        self.reasoning += reasoning
+        if self._held is not None:
+            self._held += reasoning
+            reasoning = []
+            if self._held and (self.failed or not self._stream.reasoning_open):
+                reasoning, self._held = self._held, []
+        return Step("".join(reasoning), "".join(content), tuple(calls.values()))
+
+    def _call(self, delta: Delta, so_far: CallStep | None) -> CallStep:
+        if delta.kind == "call":
+            call = SentCall(delta.call_id or new_call_id(), delta.call_id, delta.text)
+            self.calls[delta.index] = call
+            return CallStep(delta.index, call, True, "", False)
+        call = self.calls[delta.index]
+        opens, arguments = (so_far.opens, so_far.arguments) if so_far else (False, "")
+        if delta.kind == "call_end":
+            call.raw_arguments = delta.text
+            return CallStep(delta.index, call, opens, arguments, True)
+        call.arguments.append(delta.text)
+        return CallStep(delta.index, call, opens, arguments + delta.text, False)
+
+    # ------------------------------------------------------------------------------------ what came out
+
+    @property
+    def characters(self) -> int:
+        """How much text has come."""
+        return self._characters
+
+    @property
+    def parsed(self) -> ParsedCompletion | None:
+        """The whole result, once the completion is finished; None after a fault."""
+        return None if self.failed else self._stream.result
+
+    @property
+    def reasoning_open(self) -> bool | None:
+        """Whether the completion ended inside reasoning; None after a fault."""
+        return None if self.failed else self._stream.reasoning_open
+
+    @property
+    def reasoning_span(self) -> tuple[int, int] | None:
+        """Token range of the reasoning in the completion, None where there is none."""
+        return self._runtime.view.reasoning_span(self.ids, self._opened) if self._reads_reasoning else None
+
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether a call was begun and not finished."""
+        if self.parsed is not None:
+            return bool(self.parsed.incomplete_calls)
+        return any(call.raw_arguments is None for call in self.calls.values())
+
+    @property
+    def incomplete_tool_call_indices(self) -> set[int]:
+        """Read by SGLang, which leaves the finish reason as it is where there are any."""
+        if not self.has_open_calls:
+            return set()
+        return {index for index, call in self.calls.items() if call.raw_arguments is None} or {len(self.calls)}
+
+    def message(self) -> Message:
+        """The message as a client holds it after all that was sent."""
+        made: Message = {"role": "assistant", "content": "".join(self.content)}
+        if self.reasoning:
+            made["reasoning_content"] = "".join(self.reasoning)
+        if self.calls:
+            made["tool_calls"] = [call.to_dict() for call in self.calls.values()]
+        return made
+
+    def other_forms(self) -> list[Message]:
+        """Further forms of a streamed message: a client may drop a cut call, or repair one as the whole view does."""
+        parsed = self.parsed
+        if parsed is None or not (
+            parsed.incomplete_calls or any(call.status == "repaired" for call in parsed.parsed_tool_calls)
+        ):
+            return []
+        whole: Message = {"role": "assistant", "content": parsed.content or ""}
+        if parsed.parsed_tool_calls:
+            ended = [call.id for call in self.calls.values() if call.raw_arguments is not None]
+            whole["tool_calls"] = [
+                {"id": i, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for i, call in zip(ended, parsed.parsed_tool_calls, strict=False)
+            ]
+        return [whole]
+
+    def raw_fields(self, *, ids: bool) -> dict[str, Any]:
+        """What a choice carries beside SGLang's fields."""
+        fields: dict[str, Any] = {}
+        if ids:
+            fields["raw_completion_ids"] = self.ids
+            fields["raw_text"] = "".join(self.text)
+        if self.parsed is not None and self.parsed.incomplete_calls:
+            fields["incomplete_calls"] = [
+                {"name": c.name, "raw_arguments": c.raw_arguments, "status": c.status}
+                for c in self.parsed.incomplete_calls
+            ]
+        return fields
+
+
+def tool_call_models(choice: Choice) -> list[ToolCall] | None:
+    """SGLang's type of the calls of a whole response."""
+    calls = [
+        ToolCall(id=call.id, index=index, function=FunctionResponse(name=call.name, arguments="".join(call.arguments)))
+        for index, call in choice.calls.items()
+    ]
+    return calls or None
+
+
+def stream_chunks(step: Step, **fields: Any) -> list[str]:
+    """SGLang's stream chunks of one step. fields: those of `token_output_sse_chunks`, the step's own excepted."""
+    calls = [
+        ToolCall(
+            id=call.call.id if call.opens else None,
+            index=call.index,
+            function=FunctionResponse(name=call.call.name if call.opens else None, arguments=call.arguments),
+        )
+        for call in step.calls
+    ]
+    chunks: list[str] = token_output_sse_chunks(
+        reasoning=step.reasoning, content=step.content, tool_calls=calls, **fields
+    )
+    first = bool(step.reasoning) + bool(step.content)  # one chunk each, then one for every call
+    for place, call in enumerate(step.calls, first):
+        if call.ends:
+            chunks[place] = _with_raw_arguments(chunks[place], call.call.raw_arguments)
+    return chunks
+
+
+def edit_event(event: str, change: Callable[[dict[str, Any]], None]) -> str:
+    """A server-sent event with its JSON changed."""
+    data = json.loads(event.removeprefix("data: "))
+    change(data)
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def _with_raw_arguments(event: str, raw_arguments: str | None) -> str:
+    def change(data: dict[str, Any]) -> None:
+        data["choices"][0]["delta"]["tool_calls"][0]["function"]["raw_arguments"] = raw_arguments
+
+    return edit_event(event, change)

@@ -1,0 +1,161 @@
+"""What one API process holds for a served model: bridge, store, splicer, counters, the switch.
+
+One `Runtime` belongs to one chat handler of SGLang (attribute `prr_runtime`) and is made when that one is. Requests are
+converted in a thread pool: all of it may be used from several threads at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
+
+from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
+from prr_plugins.common.formats import Format
+from prr_plugins.common.prometheus import PrometheusMetrics
+from prr_plugins.common.settings import Settings, SpliceMode
+from prr_plugins.common.splice import Splicer
+from prr_plugins.common.store import TurnStore
+from prr_plugins.common.switch import Switch
+from prr_plugins.common.turn_view import TurnView
+from prr_plugins.sglang import hooks
+
+if TYPE_CHECKING:
+    from sglang.srt.entrypoints.openai.serving_chat import OpenAIServingChat
+
+logger = logging.getLogger(__name__)
+
+
+class Runtime:
+    """See the module."""
+
+    def __init__(self, serving: OpenAIServingChat, fmt: Format, settings: Settings) -> None:
+        manager = serving.tokenizer_manager
+        tokenizer = manager.tokenizer
+        self.format = fmt
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.view = TurnView(tokenizer, fmt)
+        self.metrics = PrometheusMetrics()
+        self.switch = Switch(settings.splice)
+        self.missing_hooks = hooks.missing_for_splice()
+        self.model: str = manager.model_path
+        self.template_id = _template_id(serving)
+        self._manager = manager
+        bridge = TemplateBridge(
+            engine_render(serving),
+            lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
+            lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
+            stop_ids(serving),
+            tokenizer.get_added_vocab(),
+            stop=settings.stop,
+            reasoning_end=fmt.reasoning_end,
+        )
+        self.splicer = Splicer(bridge, TurnStore(settings.store_bytes, settings.store_ttl), settings, self.metrics)
+
+    def fits(self, prompt_tokens: int, new_tokens: int | None) -> bool:
+        """Whether SGLang takes a prompt of that many tokens with a completion of (up to) that many.
+
+        new_tokens: the limit that the request names, None where it names none. SGLang refuses a request whose limit
+        does not fit, not only one whose prompt does not.
+        """
+        manager = self._manager
+        window: int = manager.context_len - manager.num_reserved_tokens
+        longest = manager.max_req_input_len
+        if longest is not None and prompt_tokens >= longest:
+            return False
+        counted = manager.validate_total_tokens and not manager.allow_auto_truncate
+        return prompt_tokens < window and (not counted or prompt_tokens + (new_tokens or 0) <= window)
+
+    def mode(self, wanted: SpliceMode | None) -> SpliceMode:
+        """The mode of one request."""
+        return "off" if self.missing_hooks else self.switch.for_request(wanted)
+
+    def set_mode(self, mode: SpliceMode) -> SpliceMode:
+        """Switch the server; the mode that holds from now on."""
+        self.switch.mode = mode
+        logger.info("splice mode is now %s", self.mode(None))
+        return self.mode(None)
+
+    def status(self) -> dict[str, Any]:
+        """For `GET /v1/prr`: counts are those of the process that answers."""
+        counts = {
+            name + ("{" + ",".join(labels) + "}" if labels else ""): value
+            for (name, labels), value in sorted(self.metrics.snapshot().items())
+        }
+        return {"mode": self.mode(None), "missing_hooks": self.missing_hooks, "counts": counts}
+
+    def parse_failed(self) -> None:
+        self.metrics.add("prr_records_total", 1, "fallback", "error_parse")
+
+    def capture_failed(self, error: Exception) -> None:
+        """A turn is not stored because following the request failed; the client got its answer."""
+        logger.error("capture failed (%s: %s); the turn is not stored", type(error).__name__, error)
+        self.metrics.add("prr_records_total", 1, "fallback", "error_capture")
+
+
+def engine_render(serving: OpenAIServingChat) -> Render:
+    """The engine's own path from messages to prompt text, whichever way the model's prompts are made.
+
+    SGLang's way ends in ids (some encoders never make a text); the text is what they decode to.
+    """
+    tokenizer = serving.tokenizer_manager.tokenizer
+
+    def render(
+        messages: list[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
+    ) -> str:
+        kwargs = dict(template_kwargs)
+        request = ChatCompletionRequest(
+            messages=messages, tools=tools or None, reasoning_effort=kwargs.get("reasoning_effort")
+        )
+        request.chat_template_kwargs = kwargs
+        # Set at all, it also keeps SGLang from turning a last assistant message into a user's.
+        request._format_add_generation_prompt = add_generation_prompt
+        result = serving._apply_jinja_template(request, list(tools) if tools else None, False)
+        return str(tokenizer.decode(list(result.prompt_ids), skip_special_tokens=False))
+
+    return render
+
+
+def stop_ids(serving: OpenAIServingChat) -> set[int]:
+    """The ids that end generation on this server."""
+    tokenizer = serving.tokenizer_manager.tokenizer
+    config = serving.tokenizer_manager.model_config
+    found: set[int] = set()
+    for value in (
+        config.hf_eos_token_id,
+        tokenizer.eos_token_id,
+        getattr(tokenizer, "additional_stop_token_ids", None),
+        (serving.default_sampling_params or {}).get("stop_token_ids"),
+    ):
+        if isinstance(value, int):
+            found.add(value)
+        elif value:
+            found.update(value)
+    return found
+
+
+def template_kwargs(request: ChatCompletionRequest) -> dict[str, Any]:
+    """What the request and the server's defaults hand to the template (SGLang has merged them by now)."""
+    kwargs = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", request.reasoning_effort)
+    return kwargs
+
+
+def copy_messages(messages: Sequence[Any]) -> list[Message]:
+    """The messages as the client sent them, as far as SGLang keeps them: plain dicts without what was not set."""
+    return [message.model_dump(exclude_none=True) for message in messages]
+
+
+def _template_id(serving: OpenAIServingChat) -> str:
+    """Names the template and tokenizer; stored turns of another one are never used."""
+    tokenizer = serving.tokenizer_manager.tokenizer
+    template = getattr(tokenizer, "chat_template", None) or serving.chat_encoding_spec
+    parts = (repr(template), str(serving.template_manager.jinja_template_content_format),
+             repr(sorted(tokenizer.get_added_vocab().items())), str(len(tokenizer)),
+             serving.tokenizer_manager.model_path)  # fmt: skip
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
