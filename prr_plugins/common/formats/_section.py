@@ -13,7 +13,7 @@ from functools import partial
 
 from regex import Match
 
-from prr_plugins.common.formats._shared import END, FROM_REASONING, Opener
+from prr_plugins.common.formats._shared import END, FROM_REASONING, Opener, no_prose
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import BLANKS, Markers, Shape
 
@@ -57,8 +57,8 @@ class Section:
         self._ended = re.compile(rf"{e_call_end}\s*(?:{e_call}|{e_end})").search
         self._ends = Markers(call_end, call, end, begin, END, *ends)
         self.openers = (
-            Opener(begin, Shape(rf"{e_begin}{NOISE}(?:{e_end}|{header})"), self._calls),
-            Opener(call, Shape(header), self._calls, flags=_NO_SECTION),
+            Opener(begin, Shape(rf"{e_begin}{NOISE}(?:{e_end}|{header})"), self._calls, begun=no_prose),
+            Opener(call, Shape(header), self._calls, flags=_NO_SECTION, begun=no_prose),
         )
 
     def _calls(self, s: Source, header: Match[str], flags: Flags) -> Generator[None, None, bool]:
@@ -72,9 +72,10 @@ class Section:
             if following["call"] == self._end:
                 s.take("markup", following.end())
                 break
-            if not (yield from self._read(s, following, flags)):
+            if (yield from self._read(s, following, flags)):
+                whole = True
+            elif FROM_REASONING[0] in flags:
                 return False
-            whole = True
         if following is None:
             _rest(s)
         while echo := (yield from s.decide(self._echo)):

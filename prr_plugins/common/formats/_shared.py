@@ -32,6 +32,15 @@ def _always(s: Source, header: Match[str]) -> bool:
     return True
 
 
+def _certainly(rest: str) -> bool:
+    return True
+
+
+def no_prose(rest: str) -> bool:
+    """For `Opener.begun`, where only another marker may follow: whoever goes on in words is writing about the mark."""
+    return rest.lstrip(BLANKS)[:1] in ("", "<")
+
+
 @dataclass(frozen=True)
 class Opener:
     """What opens a call.
@@ -43,6 +52,7 @@ class Opener:
         accepts: a last word on the shape's match.
         flags: what the call is to bear.
         certain: the mark opens nothing else: where the text ends at it, a call was cut.
+        begun: a last word on that, given the rest of a text that was not cut for length.
     """
 
     mark: str
@@ -51,6 +61,7 @@ class Opener:
     accepts: Callable[[Source, Match[str]], bool] = _always
     flags: tuple[str, ...] = ()
     certain: bool = True
+    begun: Callable[[str], bool] = _certainly
 
 
 class ThinkFormat:
@@ -106,7 +117,10 @@ class ThinkFormat:
         if s.reasoning:
             tail = s.prompt_tail
             if tail.rfind(self._start) > tail.rfind(self._end):
-                if tail.endswith(self._start):
+                s.reasoning_open = True
+                if echo := (yield from s.decide(self._opening)):  # the model repeats what the prompt has
+                    s.take("markup", echo.end())
+                if echo or tail.endswith(self._start):
                     yield from s.literal(self._inside)
                 yield from self._reasoning(s)
             elif tail.endswith(self._end):
@@ -159,7 +173,8 @@ class ThinkFormat:
                 header = yield from s.decide(opener.shape, len(mark) - len(opener.mark))
                 if header and opener.accepts(s, header):
                     return opener, header
-                cut = cut or (header is None and opener.certain)
+                if header is None and opener.certain:
+                    cut = cut or s.finish_reason == "length" or opener.begun(s.buf[s.pos + len(mark) :])
         return cut
 
     def _call(self, s: Source, mark: str) -> Iterator[None]:
@@ -210,6 +225,9 @@ class ThinkFormat:
             closed = yield from s.literal(self._end)
             blank = s.here
             yield from s.skip(BLANKS)
+            for stop in self._stops:
+                if (yield from s.literal(stop)):
+                    yield from s.skip(BLANKS)
             if s.eof and s.pos == len(s.buf):
                 s.release()
                 s.reasoning_open = False

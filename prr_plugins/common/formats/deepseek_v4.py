@@ -16,6 +16,7 @@ text: `</｜DSML｜parameter>` closes where a parameter or the invoke's end foll
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -23,7 +24,7 @@ from regex import Match
 
 from prr_plugins.common.arguments import JSON_TEXT, ObjectWriter, accepts
 from prr_plugins.common.formats import Format
-from prr_plugins.common.formats._shared import END, FROM_REASONING, Opener, ThinkFormat, quoted_call
+from prr_plugins.common.formats._shared import END, FROM_REASONING, Opener, ThinkFormat, read_value
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import Markers, Shape
 
@@ -38,12 +39,11 @@ _PARAMETER = rf'{_KEY}(?:\s{{1,4}}+string="(?P<string>true|false)")?+\s{{0,4}}+(
 _PARAMETER_END = rf"{_CLOSE} ?parameter>"
 _NOISE = "[^<]{0,256}+"  # text inside a section and outside its calls is no content, but only so much of it
 
-_OPENING = Shape(rf"(?P<section>{_SECTION}){_NOISE}(?:{_INVOKE}|{_SECTION_END})")
-# Without a section the call's body must show that nobody is just writing about the tag.
-_BARE = Shape(rf"{_INVOKE}(?:(?<=/>)|\s{{0,64}}+(?:{_OPEN} ?parameter\s|{_INVOKE_END}|\{{))")
-_QUOTED = Shape(
-    rf"{_OPEN}(?P<blank> ?)invoke\s{{1,4}}+name=\"[^\"\n]{{1,256}}+\">\s{{0,64}}+(?:{_OPEN} ?parameter\s|{_INVOKE_END})"
-)
+# What follows the first call's tag must show that nobody is just writing about it.
+_FIRST = rf"{_INVOKE}(?:(?<=/>)|\s{{0,64}}+(?:{_OPEN} ?parameter\s|{_INVOKE_END}|\{{))"
+_OPENING = Shape(rf"(?P<section>{_SECTION}){_NOISE}(?:{_FIRST}|{_SECTION_END})")
+_BARE = Shape(_FIRST)
+_BEGUN = re.compile(rf' ?(?:{_NAMES}|invoke\s{{1,4}}name="[^"\n]{{1,256}}+"/?>)\s*(?:<|\Z)').match
 _NEXT = Shape(rf"{_NOISE}(?P<call>{_SECTION_END}|{_INVOKE})")
 _NEXT_BARE = Shape(rf"\s{{0,64}}+(?P<call>{_SECTION_END}|{_INVOKE})")
 _ECHO = Shape(rf"\s{{0,16}}+(?:{_SECTION_END}|{_INVOKE_END})")
@@ -53,15 +53,31 @@ _JSON_BODY = Shape(r"\s{0,64}+\{")
 _TAG = Shape(rf"{_PARAMETER}|(?P<end>{_INVOKE_END})|(?P<over>{_SECTION_END}|{_OPEN} ?invoke\s)")
 _BROKEN_PARAMETER = Shape(rf"{_OPEN} ?parameter")
 
-_ENDS = Markers(_OPEN, _CLOSE, f"\n{_CLOSE}", f"\n{_OPEN}")
-_REASONING_ENDS = Markers(END)
-_ENDS_IN_REASONING = _ENDS | _REASONING_ENDS
+_BLANKS = ("", " ")  # V4.1 puts one before a tag's name
+# A whole call inside a value: of a document about calls.
+_QUOTED = {
+    f"{_OPEN}{blank}invoke": (
+        Shape(
+            rf'{_OPEN}{blank}invoke\s{{1,4}}+name="[^"\n]{{1,256}}+">\s{{0,64}}+(?:{_OPEN} ?parameter\s|{_INVOKE_END})'
+        ),
+        f"{_CLOSE}{blank}invoke>",
+    )
+    for blank in _BLANKS
+}
+_ENDS = Markers(
+    _CLOSE,
+    *_QUOTED,
+    *(f"\n{_CLOSE}{blank}invoke>" for blank in _BLANKS),
+    *(f"\n{_OPEN}{blank}parameter" for blank in _BLANKS),
+)
+_ENDS_IN_REASONING = _ENDS | Markers(END)
 _END = Shape(
-    rf"(?P<own>{_PARAMETER_END})(?=\s{{0,256}}+(?:{_OPEN} ?(?:parameter|invoke)\s|{_INVOKE_END}|{_SECTION_END}))"
-    rf"|\n?+(?P<invoke>{_INVOKE_END})(?=\s{{0,256}}+(?:{_OPEN} ?invoke\s|{_SECTION_END}))"
+    rf"{_PARAMETER_END}(?=\s{{0,256}}+(?:{_OPEN} ?(?:parameter|invoke)\s|{_INVOKE_END}|{_SECTION_END}))"
+    rf"|\n?+{_INVOKE_END}(?=\s{{0,256}}+(?:{_OPEN} ?invoke\s|{_SECTION_END}))"
     rf'|\n{_KEY}\s{{1,4}}+string="(?:true|false)">'
 )
-_LAST = Shape(rf"\n?+(?P<invoke>{_INVOKE_END})")
+_LAST = Shape(rf"\n?+{_INVOKE_END}")
+_PARAMETER_CLOSER = Shape(_PARAMETER_END)
 
 _WRAPPERS = ("arguments", "input")
 _TYPES = {"true": frozenset({"string"}), "false": JSON_TEXT, None: None}
@@ -91,6 +107,11 @@ def _calls(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[N
     return whole
 
 
+def _begun(rest: str) -> bool:
+    """Of a text that ended without showing a call: did one begin, or is it about the tag?"""
+    return _BEGUN(rest) is not None
+
+
 def _is_offered(s: Source, header: Match[str]) -> bool:
     """Without a section a name that nobody offered is no call."""
     return not s.tools or header["name"] in s.tools
@@ -116,6 +137,7 @@ def _invoke(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[
         s.drop_call(call, "incomplete")
         return False
     body.close()
+    yield from s.literal("\n")
     return True
 
 
@@ -180,8 +202,6 @@ class _Body:
                 if tag["end"]:
                     call.raw_to = here if call.raw_to is None else call.raw_to
                 s.take("markup", tag.end())
-                if tag["end"]:
-                    yield from s.literal("\n")
                 return tag
             self._unreadable |= bool((yield from s.decide(_BROKEN_PARAMETER)))
             call.flag("junk_in_call")
@@ -191,42 +211,25 @@ class _Body:
     def _value(self, feed: Callable[[str], Any]) -> Generator[None, None, bool]:
         """A parameter's value with its closer. False if the text ended in it."""
         s = self.s
-        while True:
-            s.sink = feed
-            mark = yield from s.until("arguments", _ENDS_IN_REASONING if self._in_reasoning else _ENDS)
-            s.sink = None
-            if mark is None or mark == END:
-                return False
-            if mark == _OPEN:
-                if not s.rereads and (quoted := (yield from s.decide(_QUOTED))):
-                    closer = f"{_CLOSE}{quoted['blank']}invoke>"
-                    stops = _REASONING_ENDS if self._in_reasoning else None
-                    if (yield from quoted_call(s, _QUOTED, mark, closer, feed, stops)):
-                        continue
-                    if self._in_reasoning:
-                        return False
-            elif (yield from self._closes(mark)):
-                return True
-            s.sink = feed
-            s.take("arguments", s.pos + (1 if mark[0] == "\n" else len(mark)))
+        ends = _ENDS_IN_REASONING if self._in_reasoning else _ENDS
+        mark = yield from read_value(s, ends, self._closes, feed, _QUOTED)
+        if mark is None:
+            return False
+        if closer := (yield from s.decide(_PARAMETER_CLOSER)):
+            s.take("markup", closer.end())
+        else:
+            self.call.flag("missing_closer")
+            yield from s.literal("\n")
+        return True
 
     def _closes(self, mark: str) -> Generator[None, None, bool]:
-        """Does the value end at this mark? Its closer is consumed, or flagged as missing."""
-        s, call = self.s, self.call
+        """Does the value end at this mark?"""
+        s = self.s
         end = yield from s.decide(_END)
         if end is None and s.finish_reason != "length":
             end = yield from s.decide(_LAST)
-        if not end:
-            return False
-        found = end.groupdict()
-        if found.get("own"):
-            s.take("markup", end.end())
-            return True
-        if not found.get("invoke") and not self._declares(found["key"]):
-            return False
-        call.flag("missing_closer")
-        s.take("markup", s.pos + (mark[0] == "\n"))
-        return True
+            return bool(end)
+        return bool(end and (end["key"] is None or self._declares(end["key"])))
 
     def _declares(self, key: str) -> bool:
         return self._parameters is not None and key in self._parameters.get("properties", {})
@@ -263,7 +266,10 @@ class _Body:
 
 
 _FORMAT = ThinkFormat(
-    [Opener(_OPEN, _OPENING, _calls), Opener(_OPEN, _BARE, _calls, _is_offered, ("no_section",))],
+    [
+        Opener(_OPEN, _OPENING, _calls, begun=_begun),
+        Opener(_OPEN, _BARE, _calls, _is_offered, ("no_section",), begun=_begun),
+    ],
     before=("", "\n\n"),
     stops=("<｜end▁of▁sentence｜>",),
 )

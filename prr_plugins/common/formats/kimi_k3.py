@@ -28,7 +28,7 @@ from regex import Match
 
 from prr_plugins.common.arguments import JSON_TEXT, ObjectWriter
 from prr_plugins.common.formats import Format
-from prr_plugins.common.formats._shared import FROM_REASONING, quoted_call
+from prr_plugins.common.formats._shared import FROM_REASONING, no_prose, read_value
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import BLANKS, Markers, Shape
 
@@ -49,10 +49,11 @@ _THINK, _THINK_END = _open("think"), _close("think")
 _RESPONSE, _RESPONSE_END = _open("response"), _close("response")
 _TOOLS, _TOOLS_END = _open("tools"), _close("tools")
 _CALL, _CALL_END = "<|open|>call", _close("call")
+_ARGUMENT_END = _close("argument")
 _MESSAGE_END, _STOP = _close("message"), "<|end_of_msg|>"
 
 _think, _response, _tools, _tools_end = map(_escaped, (_THINK, _RESPONSE, _TOOLS, _TOOLS_END))
-_call, _call_end, _argument_end, _json_end = map(_escaped, (_CALL, _CALL_END, _close("argument"), _close("json")))
+_call, _call_end, _argument_end, _json_end = map(_escaped, (_CALL, _CALL_END, _ARGUMENT_END, _close("json")))
 _message_end, _stop, _sep = map(_escaped, (_MESSAGE_END, _STOP, "<|sep|>"))
 _argument, _json = map(_escaped, ("<|open|>argument", "<|open|>json"))
 
@@ -73,12 +74,12 @@ _TAG = Shape(
     rf"|(?P<end>{_call_end})|(?P<over>{_tools_end}|{_call}\s)"
 )
 _BROKEN = Shape(rf"{_argument}|{_json}")
+_QUOTED = {_CALL: (_BARE, _CALL_END)}  # a whole call inside a value: of a document about calls
 _VALUE_ENDS = Markers("<|close|>", _CALL)
-_REASONING_ENDS = Markers(_THINK_END)
-_VALUE_ENDS_IN_REASONING = _VALUE_ENDS | _REASONING_ENDS
+_VALUE_ENDS_IN_REASONING = _VALUE_ENDS | Markers(_THINK_END)
 _VALUE_END = Shape(
-    rf"(?P<own>{_argument_end})(?=\s{{0,256}}+(?:{_argument}\s|{_call_end}))"
-    rf"|(?P<call>{_call_end})(?=\s{{0,256}}+(?:{_call}\s|{_tools_end}))"
+    rf"{_argument_end}(?=\s{{0,256}}+(?:{_argument}\s|{_call_end}|{_call}\s|{_tools_end}))"
+    rf"|{_call_end}(?=\s{{0,256}}+(?:{_call}\s|{_tools_end}))"
 )
 _LAST = Shape(_call_end)
 
@@ -210,7 +211,7 @@ class _Message:
         if header:
             self._in_response = False
             yield from _section(s, bare=bare, flags=("no_section",) if bare else ())
-        elif header is None:
+        elif header is None and (s.finish_reason == "length" or no_prose(s.buf[s.pos + len(mark) :])):
             _lose_rest(s)
         else:
             s.take("content", s.pos + len(mark))
@@ -306,31 +307,22 @@ def _one_call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
 
 def _value(s: Source, call: Call, arguments: ObjectWriter, in_reasoning: bool) -> Generator[None, None, bool]:
     """An argument's value with its closer. False if the text ended in it."""
-    while True:
-        s.sink = arguments.feed
-        mark = yield from s.until("arguments", _VALUE_ENDS_IN_REASONING if in_reasoning else _VALUE_ENDS)
-        s.sink = None
-        if mark is None or mark == _THINK_END:
-            return False
-        if mark == _CALL:
-            if not s.rereads and (yield from s.decide(_BARE)):
-                stops = _REASONING_ENDS if in_reasoning else None
-                if (yield from quoted_call(s, _BARE, _CALL, _CALL_END, arguments.feed, stops)):
-                    continue
-                if in_reasoning:
-                    return False
-        else:
-            end = yield from s.decide(_VALUE_END)
-            if end and end["own"] is not None:
-                s.take("markup", end.end())
-                return True
-            if end is None and s.finish_reason != "length":
-                end = yield from s.decide(_LAST)
-            if end:
-                call.flag("missing_closer")
-                return True
-        s.sink = arguments.feed
-        s.take("arguments", s.pos + len(mark))
+
+    def closes(mark: str) -> Generator[None, None, bool]:
+        if mark == _THINK_END:
+            return True
+        end = yield from s.decide(_VALUE_END)
+        if end is None and s.finish_reason != "length":
+            end = yield from s.decide(_LAST)
+        return bool(end)
+
+    ends = _VALUE_ENDS_IN_REASONING if in_reasoning else _VALUE_ENDS
+    mark = yield from read_value(s, ends, closes, arguments.feed, _QUOTED)
+    if mark is None or mark == _THINK_END:
+        return False
+    if not (yield from s.literal(_ARGUMENT_END)):
+        call.flag("missing_closer")
+    return True
 
 
 def _unescape(attribute: str) -> str:
