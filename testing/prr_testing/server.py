@@ -40,7 +40,6 @@ _ENGINE_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "SGLANG_CPU_OMP_THREADS_BIND": "all",
 }
-_PASSED_ON = ("PRR_CACHE",)
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -125,7 +124,7 @@ def _environment(scratch: str, extra: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name in _PASSED_ON or not name.startswith(("PRR_", "VLLM_", "SGLANG_", "PYTEST_"))
+        if not name.startswith(("PRR_", "VLLM_", "SGLANG_", "PYTEST_"))
     }
     # each engine start leaves a small file in TMPDIR: let it be a folder that goes with the server
     return {**kept, **_ENGINE_ENVIRONMENT, "TMPDIR": scratch, "PYTHONUNBUFFERED": "1", **extra}
