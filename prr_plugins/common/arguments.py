@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -70,20 +70,25 @@ _TYPE_OF: dict[type, str] = {
     str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object"
 }  # fmt: skip
 _ALL_TYPES = frozenset(_TYPE_OF.values())
-_MAX_REFS = 16  # a chain of `$ref` or nested unions longer than that constrains nothing
+_MAX_DEPTH = 64  # unions and references nested deeper constrain nothing
 
 
-def allowed_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 0) -> frozenset[str]:
-    """The JSON types a schema allows; all of them where it says nothing."""
-    if not isinstance(schema, Mapping) or depth > _MAX_REFS:
+def allowed_types(schema: Any, root: Mapping[str, Any] | None = None) -> frozenset[str]:
+    """The JSON types a schema allows; all of them where it says nothing. `$ref`s are looked up in `root`."""
+    return _allowed(schema, schema if root is None else root, {}, 0)
+
+
+def _allowed(schema: Any, root: Any, known: dict[str, frozenset[str]], depth: int) -> frozenset[str]:
+    # `known` holds what each reference allows, so that each is followed once. One that leads back to itself adds
+    # nothing to a union: it starts as the empty set.
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return _ALL_TYPES
-    root = schema if root is None else root
     kinds = _ALL_TYPES
     if isinstance(ref := schema.get("$ref"), str) and ref.startswith("#/"):
-        target: Any = root
-        for part in ref[2:].split("/"):
-            target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
-        kinds &= allowed_types(target, root, depth + 1)
+        if ref not in known:
+            known[ref] = frozenset()
+            known[ref] = _allowed(_target(ref, root), root, known, depth + 1)
+        kinds &= known[ref]
     declared = schema.get("type")
     if isinstance(declared, str):
         kinds &= _with_integer({declared})
@@ -99,13 +104,19 @@ def allowed_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int
         kinds &= _with_integer({_TYPE_OF.get(type(schema["const"]), "string")})
     for word in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(word), list) and options:
-            kinds &= frozenset().union(*(allowed_types(o, root, depth + 1) for o in options))
+            kinds &= frozenset().union(*(_allowed(o, root, known, depth + 1) for o in options))
     if isinstance(parts := schema.get("allOf"), list):
         for part in parts:
-            kinds &= allowed_types(part, root, depth + 1)
+            kinds &= _allowed(part, root, known, depth + 1)
     if schema.get("nullable") is True:
         kinds |= {"null"}
     return kinds
+
+
+def _target(ref: str, root: Any) -> Any:
+    for part in ref[2:].split("/"):
+        root = root.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(root, Mapping) else None
+    return root
 
 
 def _with_integer(kinds: set[str]) -> frozenset[str]:
@@ -118,15 +129,30 @@ def _with_integer(kinds: set[str]) -> frozenset[str]:
 def parameter_types(parameters: Mapping[str, Any] | None, name: str) -> frozenset[str]:
     """The types parameter `name` may have. A parameter that no schema describes is a string: the type stands nowhere
     else in an XML-like format, and guessing it from the text rewrites values such as `02134` or `1e5`."""
-    if parameters is None:
-        return frozenset({"string"})
-    properties = parameters.get("properties")
-    if isinstance(properties, Mapping) and name in properties:
-        return allowed_types(properties[name], parameters)
-    extra = parameters.get("additionalProperties")
-    if isinstance(extra, Mapping):
-        return allowed_types(extra, parameters)
-    return frozenset({"string"})
+    kinds = [allowed_types(schema, parameters) for schema in _described(parameters, name, parameters, set(), 0)]
+    return frozenset().union(*kinds) if kinds else frozenset({"string"})
+
+
+def declares(parameters: Mapping[str, Any] | None, name: str) -> bool:
+    """Do the parameters list one called `name`?"""
+    properties = (parameters or {}).get("properties")
+    return isinstance(properties, Mapping) and name in properties
+
+
+def _described(schema: Any, name: str, root: Any, seen: set[str], depth: int) -> Iterator[Any]:
+    """The schemas that `name` may have, through the references and unions of the parameters' own schema."""
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+        return
+    if declares(schema, name):
+        yield schema["properties"][name]
+    elif isinstance(extra := schema.get("additionalProperties"), Mapping):
+        yield extra
+    if isinstance(ref := schema.get("$ref"), str) and ref.startswith("#/") and ref not in seen:
+        seen.add(ref)
+        yield from _described(_target(ref, root), name, root, seen, depth + 1)
+    for word in ("anyOf", "oneOf", "allOf"):
+        for part in options if isinstance(options := schema.get(word), list) else ():
+            yield from _described(part, name, root, seen, depth + 1)
 
 
 def accepts(parameters: Mapping[str, Any], arguments: str) -> bool:
@@ -172,7 +198,7 @@ def value_json(raw: str, types: frozenset[str]) -> tuple[str, bool]:
     word = _PYTHON_WORDS.get(text)
     if word is not None and ("null" if word == _NULL else "boolean") in types:
         return word, False  # Qwen3-Coder's and Qwen3.5's own templates write `True` and `None`
-    if types & {"array", "object"}:
+    if types & {"array", "object"} and (types is JSON_TEXT or text[:1] in ("{", "[")):
         repaired = repair(text)
         if repaired is not None:
             return repaired, True
@@ -186,51 +212,86 @@ _RELAXED = re.compile(
 )
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|U[0-9a-fA-F]{8}|.)|\"", re.DOTALL)
 
 
 def repair(text: str) -> str | None:
-    """`text` as strict JSON if only quotes, trailing commas, Python literals or raw control characters are wrong.
+    """`text` as strict JSON if only quotes, trailing commas, Python literals, raw control characters or repeated keys
+    are wrong. Everything that was JSON is kept as it stood; of equal keys the last stands, as JSON readers have it.
 
-    Everything that was JSON is kept as it stood. None if more than that is wrong (a missing closer, say).
+    None if more than that is wrong (a missing closer, say).
     """
-    out: list[str] = []
+    pieces: list[str] = []
+    python = False
     at = 0
-    comma = -1  # where in `out` the last comma stands, while only blanks follow it
+    comma = -1  # where in `pieces` the last comma stands, while only blanks follow it
+    last = ""  # the last piece that was no blank
     for m in _RELAXED.finditer(text):
         if m.start() != at:
             return None  # an unclosed string
         at = m.end()
         piece = m.group()
-        if m.lastgroup is None:
-            out.append(piece)
-            continue
-        if piece in ("}", "]") and comma >= 0:
-            out[comma] = ""
-        comma = len(out) if piece == "," else -1
-        if m.lastgroup == "string":
-            piece = _string_body(piece, '"')
-        elif m.lastgroup == "single":
-            piece = _string_body(piece, "'")
-        elif m.lastgroup == "word":
-            piece = _PYTHON_WORDS.get(piece, piece)
-        out.append(piece)
-    made = "".join(out)
-    return made if at == len(text) and _decode(made) is not _MISSING else None
+        if m.lastgroup is not None:
+            if piece in ("}", "]") and comma >= 0:
+                pieces[comma] = ""
+            comma = len(pieces) if piece == "," and last not in (",", "{", "[") else -1
+            last = piece
+            python = python or m.lastgroup == "single" or piece in _PYTHON_WORDS
+        pieces.append(piece)
+    if at != len(text):
+        return None
+    for i, piece in enumerate(pieces):
+        if piece[:1] in ("'", '"'):
+            pieces[i] = _string(piece, python)
+        elif piece in _PYTHON_WORDS:
+            pieces[i] = _PYTHON_WORDS[piece]
+    if _decode("".join(pieces)) is _MISSING:
+        _drop_repeated(pieces)
+    made = "".join(pieces)
+    return None if _decode(made) is _MISSING else made
 
 
-def _string_body(literal: str, quote: str) -> str:
+def _string(literal: str, python: bool) -> str:
+    """A quoted string as JSON spells it. An escape that JSON does not have is Python's, or was meant as a backslash."""
+
     def escape(m: re.Match[str]) -> str:
         c = m.group(1)
-        if c[0] == "u" and len(c) == 5 or c in '"\\/bfnrt':
+        if c is None:
+            return '\\"'
+        if (c[0] == "u" and len(c) == 5) or c in ('"', "\\", "/", "b", "f", "n", "r", "t"):
             return m.group()
-        return c if c == "'" else "\\\\" + c  # `\d` in a regex: the model meant the backslash
+        if c == "'":
+            return c
+        if python and len(c) > 1:
+            number = int(c[1:], 16)
+            return f"\\u{number:04x}" if number < 0x10000 else chr(number) if number < 0x110000 else "\\\\" + c
+        return "\\\\" + c
 
-    body = literal[1:-1]
-    if quote == "'":
-        body = re.sub(r'(?<!\\)((?:\\\\)*)"', r'\1\\"', body)
-    body = _ESCAPE.sub(escape, body)
+    body = _ESCAPE.sub(escape, literal[1:-1])
     return '"' + _CONTROL.sub(lambda m: _SHORT.get(m.group(), f"\\u{ord(m.group()):04x}"), body) + '"'
+
+
+def _drop_repeated(pieces: list[str]) -> None:
+    """Blank out every member of an object whose key comes again in it."""
+    members: list[dict[str, tuple[int, int]] | None] = []  # of each open object: the pieces of each key's member
+    begins: list[int] = []  # where the current member of each begins
+    for i, piece in enumerate(pieces):
+        if piece in ("{", "["):
+            if len(begins) == _MAX_DEPTH:
+                return
+            members.append({} if piece == "{" else None)
+            begins.append(i + 1)
+        elif piece in (",", "}", "]") and begins:
+            if (own := members[-1]) is not None:
+                key = _decode(next((pieces[k] for k in range(begins[-1], i) if pieces[k].strip()), ""))
+                if isinstance(key, str):
+                    first, last = own.get(key, (0, 0))
+                    pieces[first:last] = [""] * (last - first)
+                    own[key] = begins[-1], i + 1
+            begins[-1] = i + 1
+            if piece != ",":
+                members.pop()
+                begins.pop()
 
 
 class ObjectWriter:

@@ -21,7 +21,7 @@ from functools import partial
 
 from regex import Match
 
-from prr_plugins.common.arguments import ObjectWriter
+from prr_plugins.common.arguments import ObjectWriter, declares
 from prr_plugins.common.formats import Format
 from prr_plugins.common.formats._shared import (
     END,
@@ -98,7 +98,7 @@ def _ends_value(s: Source, call: Call, mark: str) -> Generator[None, None, bool]
         return (yield from s.decide(_AFTER_VALUE, len(mark))) is not False
     if mark == "<arg_key>":
         key = yield from s.decide(_KEY)
-        return key and key.group(1) in s.tools.get(call.name, {}).get("properties", {}) or False
+        return bool(key and declares(s.tools.get(call.name), key.group(1)))
     after = yield from s.decide(_AFTER_CALL, len(mark))
     return bool(after) or (after is None and s.finish_reason != "length")
 

@@ -18,7 +18,7 @@ from functools import partial
 
 from regex import Match
 
-from prr_plugins.common.arguments import ObjectWriter
+from prr_plugins.common.arguments import ObjectWriter, declares
 from prr_plugins.common.formats import Format
 from prr_plugins.common.formats._shared import (
     END,
@@ -119,7 +119,7 @@ def _ends_value(s: Source, call: Call, mark: str) -> Generator[None, None, bool]
         return (yield from s.decide(_AFTER_PARAMETER, len(mark))) is not False
     if mark.endswith("<parameter="):
         header = yield from s.decide(_UNCLOSED)
-        return header and header.group(1) in s.tools.get(call.name, {}).get("properties", {}) or False
+        return bool(header and declares(s.tools.get(call.name), header.group(1)))
     after = yield from s.decide(_AFTER_FUNCTION if mark.endswith("</function>") else _AFTER_CALL, len(mark))
     return bool(after) or (after is None and s.finish_reason != "length")
 
