@@ -296,9 +296,8 @@ class Sglang(sglang_adapter.SglangAdapter):
     pinned_version: ClassVar[str] = "0.5.23"
 
     def __init__(self) -> None:
-        from .sglang_on_cpu import prepare
+        from . import sglang_cpu  # noqa: F401  # stand-ins for GPU packages, to be there before sglang is
 
-        prepare()
         super().__init__()
 
     def _revision(self, raw: ReplayInput) -> tuple[str, str | None]:
