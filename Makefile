@@ -1,15 +1,17 @@
-# make demo    the whole thread on a real vLLM server, stock parsers against ours (SESSION=FILE, SEED=N)
+# make demo    the whole thread on a real server, stock parsers against ours (SESSION=FILE, SEED=N, BLOCK=N)
 # make test    every test
 # make lint    ruff and mypy
 # make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N)
 #
-# All of them first bring the environment up to date: an engine in $(PRR_CACHE) (shared by checkouts; default .cache/),
-# the models' tokenizers beside it, and the checkout's own overlay in .venv/vllm. See tools/setup_engine.py.
+# All of them take ENGINE=vllm (default) or ENGINE=sglang, and first bring its environment up to date: the engine in
+# $(PRR_CACHE) (shared by checkouts; default .cache/), the models' tokenizers beside it, and the checkout's own overlay in
+# .venv/$(ENGINE). See tools/setup_engine.py.
 
 PYTHON ?= python3
 export PRR_CACHE ?= $(CURDIR)/.cache
 
-VENV := .venv/vllm
+ENGINE ?= vllm
+VENV := .venv/$(ENGINE)
 RUN := $(VENV)/bin/python
 PYTEST_ARGS ?=
 
@@ -19,13 +21,13 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 setup:
-	@$(PYTHON) tools/setup_engine.py vllm >/dev/null
+	@$(PYTHON) tools/setup_engine.py $(ENGINE) >/dev/null
 
 models: setup
 	@$(RUN) tools/build_models.py
 
 demo: models
-	$(RUN) benchmarks/demo.py $(if $(SESSION),--session "$(SESSION)") $(if $(SEED),--seed $(SEED))
+	$(RUN) benchmarks/demo.py --engine $(ENGINE) $(if $(BLOCK),--block-size $(BLOCK)) $(if $(SESSION),--session "$(SESSION)") $(if $(SEED),--seed $(SEED))
 
 test: models
 	$(RUN) -m pytest $(PYTEST_ARGS)

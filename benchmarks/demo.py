@@ -1,4 +1,4 @@
-"""The whole thread on a real vLLM server, stock parsers against ours: `make demo [SESSION=FILE] [SEED=N]`.
+"""The whole thread on a real server, stock parsers against ours: `make demo [ENGINE=sglang] [SESSION=FILE] [SEED=N]`.
 
 Starts the server twice and runs the same scripted agent session with the stock `openai` client. Exit code 0: ours kept
 every sampled token in every turn and the cache held all it could; 1: it did not; 2: the session cannot be run.
@@ -13,7 +13,8 @@ from pathlib import Path
 from prr_testing import demo
 from prr_testing.server import ServerFailed
 
-OUT = Path(__file__).resolve().parent.parent / "out" / "demo.json"
+OUT = Path(__file__).resolve().parent.parent / "out"
+FILES = {"vllm": "demo.json", "sglang": "demo_sglang.json"}
 
 
 def main() -> int:
@@ -21,13 +22,17 @@ def main() -> int:
     parser.add_argument(
         "--session", type=Path, metavar="FILE", help="see docs/session-format.md (default: the shipped one)"
     )
+    parser.add_argument("--engine", choices=FILES, default="vllm", help="the one of this environment (default: vllm)")
+    parser.add_argument("--block-size", type=int, metavar="N", help="tokens of a cache block; SGLang calls it a page")
     parser.add_argument("--seed", type=int, metavar="N", help="spell every completion with random tokens")
     parser.add_argument(
-        "--out", type=Path, default=OUT, metavar="FILE", help="where the figures go (default: out/demo.json)"
+        "--out", type=Path, metavar="FILE", help="where the figures go (default: out/demo.json or out/demo_sglang.json)"
     )
     arguments = parser.parse_args()
+    engine, block_size = arguments.engine, arguments.block_size
+    out = arguments.out or OUT / FILES[engine]
     try:
-        return 0 if demo.run(arguments.session, arguments.seed, arguments.out) else 1
+        return 0 if demo.run(arguments.session, arguments.seed, out, engine=engine, block_size=block_size) else 1
     except demo.SessionError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2

@@ -154,6 +154,10 @@ def activate(serving: Any) -> None:
     from prr_plugins.sglang.runtime import Runtime, engine_render
     from prr_plugins.sglang.serving import RUNTIME
 
+    made = getattr(serving.tokenizer_manager, RUNTIME, None)
+    if made is not None:  # SGLang makes a second chat handler for its `/tokenize`
+        setattr(serving, RUNTIME, made)
+        return
     fmt = chosen_format(serving.tool_call_parser, serving.reasoning_parser)
     assert fmt is not None
     where = repr(serving.tokenizer_manager.model_path)
@@ -163,6 +167,7 @@ def activate(serving: Any) -> None:
     settings = read_settings()
     runtime = Runtime(serving, fmt, settings)
     setattr(serving, RUNTIME, runtime)
+    setattr(serving.tokenizer_manager, RUNTIME, runtime)
     for line in problems():
         logger.warning("%s: %s", PACKAGE, line)
     logger.info("%s", start_line(serving, runtime))

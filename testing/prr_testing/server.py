@@ -244,7 +244,7 @@ def serve_sglang(
     options = ["--model-path", str(model), "--served-model-name", name, "--load-format", "dummy", "--device", "cpu"]
     options += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"]
     options += ["--disable-overlap-schedule", "--cuda-graph-backend-decode", "disabled"]
-    options += ["--cuda-graph-backend-prefill", "disabled", "--skip-server-warmup", "--mem-fraction-static", "0.1"]
+    options += ["--cuda-graph-backend-prefill", "disabled", "--skip-server-warmup", "--mem-fraction-static", "0.5"]
     options += ["--context-length", str(max_model_len), "--max-running-requests", str(max_num_seqs)]
     options += ["--max-total-tokens", str(kv_cache_tokens), "--page-size", str(page_size)]
     options += ["--enable-metrics", "--enable-cache-report"]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from .. import parsers
 from ..models import model_dir
-from ..server import BLOCK_SIZE, serve
+from ..server import BLOCK_SIZE, PAGE_SIZE, Engine, serve, serve_sglang
 from ..tokens import Vocabulary
 from .replay import ReplayError, replay
 from .report import Report
@@ -24,9 +25,18 @@ __all__ = ["DEFAULT_SESSION", "ReplayError", "SessionError", "run"]
 MAX_MODEL_LEN = 65_536
 
 
-def run(session_file: Path | None, seed: int | None, out: Path, console: Console | None = None) -> bool:
+def run(
+    session_file: Path | None,
+    seed: int | None,
+    out: Path,
+    console: Console | None = None,
+    *,
+    engine: Engine = "vllm",
+    block_size: int | None = None,
+) -> bool:
     """Run the session with both sets of parsers, print the tables and write `out`.
 
+    block_size: tokens of a cache block (SGLang: page); None: the tests' usual one.
     True if ours kept every token (each prompt begins with all ids of the turn before) and cached the most possible.
     Raises SessionError, ReplayError or ServerFailed.
     """
@@ -42,19 +52,23 @@ def run(session_file: Path | None, seed: int | None, out: Path, console: Console
         raise SessionError(f"model: {session.model!r} is not known; known: {', '.join(parsers.OURS)}")
     folder = model_dir(session.model)
     vocabulary = Vocabulary(AutoTokenizer.from_pretrained(folder))
-    report = Report(console, session, seed, engine=f"vllm {metadata.version('vllm')}", block_size=BLOCK_SIZE)
-    for name, chosen in (("stock", parsers.STOCK[session.model]), ("prr", parsers.OURS[session.model])):
+    block_size = block_size or (BLOCK_SIZE if engine == "vllm" else PAGE_SIZE)
+    report = Report(console, session, seed, engine=f"{engine} {metadata.version(engine)}", block_size=block_size)
+    for name, chosen in (("stock", parsers.STOCK[engine][session.model]), ("prr", parsers.OURS[session.model])):
         ours = name == "prr"
         started = time.monotonic()
-        with serve(
-            folder,
-            *parsers.ARGUMENTS.get(session.model, ()),
-            tool_parser=chosen.tool,
-            reasoning_parser=chosen.reasoning,
-            plugins=None if ours else "",
-            max_model_len=MAX_MODEL_LEN,
-            log=out.with_name(f"demo-{name}.log"),
-        ) as server:
+        options: dict[str, Any] = {
+            "tool_parser": chosen.tool,
+            "reasoning_parser": chosen.reasoning,
+            "max_model_len": MAX_MODEL_LEN,
+            "log": out.with_name(f"{out.stem}-{name}.log"),
+        }
+        if engine == "vllm":
+            options |= {"plugins": None if ours else "", "block_size": block_size}
+        else:
+            options |= {"plugins": ours, "page_size": block_size}
+        start = serve if engine == "vllm" else serve_sglang
+        with start(folder, *parsers.ARGUMENTS.get((engine, session.model), ()), **options) as server:
             console.print(f"{name}: server ready after {time.monotonic() - started:.0f} s", highlight=False)
             with report.run(name, chosen) as on_row:
                 replay(server, session, vocabulary, seed=seed, body={"prr": True} if ours else None, on_row=on_row)
