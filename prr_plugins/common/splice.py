@@ -289,10 +289,12 @@ class Splicer:
         retained = self._retained(conversation, turn, answer, new)
         context.used, context.retained_tokens = True, retained
         kept = len(context.match_ids) - answer.dropped
+        ids = context.match_ids[:kept]  # a copy: the engine may change what it is given
+        ids += answer.ids
         return Plan(
             "spliced",
             reason,
-            [*context.match_ids[:kept], *answer.ids],
+            ids,
             kept,
             retained,
             respelled_stop=answer.dropped > 0,
