@@ -240,6 +240,13 @@ def test_calls_in_open_reasoning() -> None:
     check(V4, begun + "</think>No.", prompt_tail=THINKING, calls=[], reasoning=begun, content="No.")
 
 
+def test_a_section_in_open_reasoning() -> None:
+    """Its frame is the section's there too; a repeated `<think>` is markup."""
+    text = "<think>Check it.\n\n" + dsml(invoke("now"))
+    for end in ("", "\n</think>", "<｜end▁of▁sentence｜>"):
+        check(V4, text + end, prompt_tail=THINKING, calls=[("now", {})], reasoning="Check it.", content=None)
+
+
 @pytest.mark.parametrize("finish_reason", ["stop", "length"])
 def test_missing_call_closer(finish_reason: str) -> None:
     """The model ended its turn behind whole arguments: a call; the text was cut there: none."""
