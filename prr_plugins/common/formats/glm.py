@@ -23,13 +23,12 @@ from regex import Match
 
 from prr_plugins.common.arguments import ObjectWriter, declares
 from prr_plugins.common.formats import Format
+from prr_plugins.common.formats._json_call import json_calls, json_opener
 from prr_plugins.common.formats._shared import (
     END,
     FROM_REASONING,
     Opener,
     ThinkFormat,
-    json_calls,
-    json_opener,
     read_value,
 )
 from prr_plugins.common.machine import Call, Source

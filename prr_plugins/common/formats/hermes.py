@@ -13,7 +13,8 @@ its frame, since models write a newline, a space or nothing there. In a JSON str
 from __future__ import annotations
 
 from prr_plugins.common.formats import Format
-from prr_plugins.common.formats._shared import Opener, ThinkFormat, json_calls, json_opener
+from prr_plugins.common.formats._json_call import json_calls, json_opener
+from prr_plugins.common.formats._shared import Opener, ThinkFormat
 
 _FORMAT = ThinkFormat(
     [Opener("<tool_call>", json_opener("<tool_call>"), json_calls("</tool_call>"))],

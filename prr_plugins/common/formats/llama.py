@@ -23,7 +23,7 @@ from regex import Match
 from prr_plugins.common.arguments import JSON_TEXT, JsonWriter, json_string, value_json
 from prr_plugins.common.completion import IncompleteStatus
 from prr_plugins.common.formats import Format
-from prr_plugins.common.formats._shared import JsonCall
+from prr_plugins.common.formats._json_call import JsonCall
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import BLANKS, Markers, Shape
 

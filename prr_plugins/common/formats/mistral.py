@@ -19,7 +19,8 @@ from regex import Match
 
 from prr_plugins.common.completion import IncompleteStatus
 from prr_plugins.common.formats import Format
-from prr_plugins.common.formats._shared import FROM_REASONING, JsonCall, Opener, ThinkFormat, json_opener
+from prr_plugins.common.formats._json_call import JsonCall, json_opener
+from prr_plugins.common.formats._shared import FROM_REASONING, Opener, ThinkFormat
 from prr_plugins.common.machine import Source
 from prr_plugins.common.reader import BLANKS, Markers, Shape
 
