@@ -3,8 +3,8 @@
 It only translates between vLLM's types and `prr_plugins.common`; it knows no model format. Rooms:
 
 - `hooks`: every place where it touches vLLM, in one table, checked at start.
-- `names`: the `prr_*` names; `registered`: the pair of classes behind each; `parser`: the one `Parser` that serves a request,
-  with `deltas` (its output as vLLM's types) and `turn_view` (what a prompt says about the turn to come).
+- `names`: the `prr_*` names; `registered`: the pair of classes behind each; `parser`: the one `Parser` that serves a
+  request, with `deltas` (its output as vLLM's types) and `turn_view` (what a prompt says about the turn to come).
 - `serving`: follows a chat request: splice, capture, what the client gets to see.
 - `runtime`: what one API process holds (store, splicer, counters); `switch`, `admin`: changing the mode at run time.
 - `startup`: what must be right before a server starts, and the one line that says what is active.

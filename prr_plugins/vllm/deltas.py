@@ -1,7 +1,7 @@
 """Deltas of the parser as vLLM's `DeltaMessage`, and what a client makes of them.
 
-Promises: one `DeltaMessage` for one chunk (None where nothing flows); a call's first delta carries its id, type and name,
-its last one `raw_arguments`. `Accumulated` is the message a client holds after appending every delta.
+Promises: one `DeltaMessage` for one chunk (None where nothing flows); a call's first delta carries its id, type and
+name, its last one `raw_arguments`. `Accumulated` is the message a client holds after appending every delta.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import SerializeAsAny
+from pydantic import Field, SerializeAsAny
 from vllm.entrypoints.generate.base.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from vllm.renderers.chat_utils import make_tool_call_id
 
@@ -29,7 +29,7 @@ class RawDeltaToolCall(DeltaToolCall):
 
 
 class RawDeltaMessage(DeltaMessage):
-    tool_calls: list[SerializeAsAny[DeltaToolCall]] = []
+    tool_calls: list[SerializeAsAny[DeltaToolCall]] = Field(default_factory=list)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Follows one chat request through vLLM: splices its prompt, captures its turns, and shows the client what it asked for.
+"""Follows one chat request through vLLM: splices its prompt, captures its turns, shows the client what it asked for.
 
 Promises: the prompt goes through vLLM's own id-reuse path or is vLLM's own render; a turn is stored with the ids that
 were used and sampled and with the message as it was returned, before the client can answer it; nothing is stored of an
