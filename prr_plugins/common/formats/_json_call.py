@@ -13,10 +13,11 @@ from regex import Match
 
 from prr_plugins.common.arguments import repair
 from prr_plugins.common.completion import IncompleteStatus, SegmentKind
-from prr_plugins.common.formats._shared import END, FROM_REASONING, ReadCall
+from prr_plugins.common.formats._shared import END, FROM_REASONING, ReadCall, repeated
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import BLANKS, Markers, Shape
 
+_NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")
 _ABSENT = ("", "null", "None", '""')
 _KEY = Shape(r"""\s{0,64}+(?:"([^"\\\n]{1,64}+)"|'([^'\\\n]{1,64}+)')\s{0,64}+:""")
@@ -27,15 +28,16 @@ _ANOTHER = Shape(r"""\s{0,64}+,?+\s{0,64}+(\{)\s{0,64}+["']""")
 
 
 def json_opener(mark: str) -> Shape:
-    """`mark` followed by a JSON object with a key, or by an array of such; group 1 ends at the brace."""
-    return Shape(rf"""{mark}\s{{0,64}}+(?:\[\s{{0,64}}+)?+(\{{)\s{{0,64}}+["']""")
+    """`mark` followed by a JSON object with a key, or by an array of such, fenced or not; group 1 ends at the brace."""
+    return Shape(rf"""{mark}\s{{0,64}}+(?:```(?:json)?+\s{{0,64}}+)?+(?:\[\s{{0,64}}+)?+(\{{)\s{{0,64}}+["']""")
 
 
 def json_calls(closer: str) -> ReadCall:
     """Reads `{"name": NAME, "arguments": {...}}` up to and with `closer`: keys in any order, several calls in one pair
     of tags too. Arguments that were encoded once more as a string are decoded, absent ones are `{}`."""
     opener = closer.replace("/", "", 1)
-    closing = Shape(rf"[\s\]}}]{{0,64}}+{closer}")
+    closing = Shape(rf"[\s\]}}`]{{0,64}}+{closer}")
+    echo = Shape(rf"\s{{0,64}}+{closer}")
     bounds = Markers(closer, opener)
     bounds_in_reasoning = bounds | Markers(END)
 
@@ -55,10 +57,11 @@ def json_calls(closer: str) -> ReadCall:
             if end and reader.arguments_ended:
                 if not reader.whole:
                     reader.flag("missing_closer")
-                elif end.group().removesuffix(closer).strip(BLANKS + "]"):
+                elif end.group().removesuffix(closer).strip(BLANKS + "]`"):
                     reader.flag("junk_in_call")
                 whole = reader.close()
                 s.take("markup", end.end())
+                yield from repeated(s, echo)
             elif reader.whole and not (end is None and s.finish_reason == "length"):
                 if not brace:
                     reader.flag("missing_closer")
@@ -115,11 +118,15 @@ class JsonCall:
     def read(self) -> Iterator[None]:
         """From behind the opening brace to the closing one, or to what no such object has there."""
         s = self.s
+        depth = 0
         while key := (yield from s.decide(_KEY)):
             s.take("markup", key.end())
             yield from s.skip(BLANKS)
             word = key.group(1) or key.group(2)
-            if word == "name" and self.name is None and (name := (yield from s.decide(_NAME))):
+            if word == "function" and self.name is None and (yield from s.literal("{")):
+                depth += 1  # OpenAI's shape of a call: name and arguments stand inside
+                continue
+            if word in _NAMES and self.name is None and (name := (yield from s.decide(_NAME))):
                 group = 1 if name.group(1) is not None else 2
                 s.take("markup", name.start(group))
                 s.take("name", name.end(group))
@@ -131,7 +138,9 @@ class JsonCall:
             elif not (yield from self._value(None)):
                 return
             self.arguments_ended = self._span is not None
-            after = yield from s.decide(_NEXT)
+            while (after := (yield from s.decide(_NEXT))) and after.group(1) == "}" and depth:
+                s.take("markup", after.end())
+                depth -= 1
             if not after:
                 return
             s.take("markup", after.end())

@@ -242,6 +242,12 @@ class ThinkFormat:
         return False
 
 
+def repeated(s: Source, closer: Shape) -> Iterator[None]:
+    """A closer that stands there once more, behind the call that it has closed already, is an echo and no text."""
+    while echo := (yield from s.decide(closer)):
+        s.take("markup", echo.end())
+
+
 # ---------------------------------------------------------------------------------------- calls quoted in values
 
 

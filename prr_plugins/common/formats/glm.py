@@ -30,6 +30,7 @@ from prr_plugins.common.formats._shared import (
     Opener,
     ThinkFormat,
     read_value,
+    repeated,
 )
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import Markers, Shape
@@ -39,10 +40,11 @@ _NAME = re.compile(r"[\w.:/-]+").fullmatch
 _QUOTED = {"<tool_call>": (Shape(r"<tool_call>\s{0,64}+[^\s<>]{1,256}+\s{0,64}+<arg_key>"), "</tool_call>")}
 
 _BODY = Markers("<arg_key>", "</tool_call>", "<tool_call>", END)
-_KEY = Shape(r"<arg_key>([^<>]{1,256}+)(?:</arg_key>)?+\s{0,64}+<arg_value>")
+_KEY = Shape(r"<arg_key>([^<>]{1,256}+)(?:</arg_(?:key|value)>)?+\s{0,64}+<arg_value>")
 _ENDS = Markers("</arg_value>", "</tool_call>", "<tool_call>", "<arg_key>")
 _ENDS_IN_REASONING = _ENDS | Markers(END)  # a draft may break off in what looked like a value
 _AFTER_VALUE = Shape(r"\s{0,256}+(?:<arg_key>|</?+tool_call>)")
+_CLOSER = Shape(r"\s{0,64}+</tool_call>")
 _AFTER_CALL = Shape(r"\s{0,256}+<tool_call>[^\s<>]")
 
 
@@ -88,6 +90,7 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
         s.take("markup", s.pos + len(mark))
     arguments.close()
     s.close_call(call, repaired=arguments.repaired or "junk_in_call" in call.flags)
+    yield from repeated(s, _CLOSER)
     return True
 
 

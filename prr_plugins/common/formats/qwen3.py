@@ -27,15 +27,17 @@ from prr_plugins.common.formats._shared import (
     Opener,
     ThinkFormat,
     read_value,
+    repeated,
 )
 from prr_plugins.common.machine import Call, Source
-from prr_plugins.common.reader import Markers, Shape
+from prr_plugins.common.reader import BLANKS, Markers, Shape
 
 _NAME = r"([^<>\n]{1,256}+)"
 _CALL = Shape(rf"<tool_call>\s{{0,64}}+<function={_NAME}>")
 _BARE_CALL = Shape(rf"<function={_NAME}>\s{{0,64}}+(?:<parameter=|</function>)")
 
 _BODY = Markers("<parameter=", "</function>", "</tool_call>", "<tool_call>", "<function=", END)
+_OBJECT = Shape(r"""\s{0,64}+\{\s{0,64}+["'}]""")
 _PARAMETER = Shape(rf"<parameter={_NAME}>")
 _BARE_END = Markers(
     "</parameter>", "\n</function>", "</tool_call>", "\n</tool_call>", "\n<parameter=", "<tool_call>", "<function="
@@ -68,12 +70,17 @@ def _function(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
     s.take("markup", s.pos + 1)
     call = s.open_call(name, start=start, flags=flags)
     arguments = ObjectWriter(lambda text: s.write(call, text), s.tools.get(name))
+    if whole := bool((yield from s.decide(_OBJECT))):  # the arguments as one JSON object, without parameters
+        yield from s.skip(BLANKS)
+        call.raw_from = s.here
+        yield from s.json(lambda text: s.write(call, text), "<", marker=END if in_reasoning else "")
+        call.raw_to = s.here
     while True:
         mark = yield from s.between(call, _BODY)
         if mark is None or mark == END:
             s.drop_call(call, "incomplete")
             return False
-        if mark != "<parameter=":
+        if whole or mark != "<parameter=":
             break
         parameter = yield from s.decide(_PARAMETER)
         if parameter is None:
@@ -99,16 +106,19 @@ def _function(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
             call.flag("missing_closer")
             s.take("markup", s.pos + (framed and end.startswith("\n")))
         arguments.end()
-    call.raw_to = s.here
+    if not whole:
+        call.raw_to = s.here
     if mark == "</function>":
         s.take("markup", s.pos + len(mark))
     else:
         call.flag("missing_closer")
-    arguments.close()
+    if not whole:
+        arguments.close()
     s.close_call(call, repaired=arguments.repaired or "junk_in_call" in call.flags)
     closer = yield from s.decide(_AFTER_FUNCTION)
-    if closer is not False:
-        s.take("markup", closer.end() if closer else len(s.buf))
+    if closer is None:
+        s.take("markup", len(s.buf))
+    yield from repeated(s, _AFTER_FUNCTION)
     return True
 
 

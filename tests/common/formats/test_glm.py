@@ -224,6 +224,11 @@ def test_closers_that_are_missing(closers: str) -> None:
         check(FORMAT, ONE + closers, tools=[SAY], calls=expected[:1])
 
 
+def test_closers_that_are_wrong_or_doubled() -> None:
+    text = "<tool_call>say<arg_key>text</arg_value><arg_value>a</arg_value></tool_call></tool_call>Waiting."
+    check(FORMAT, text, tools=[SAY], calls=[("say", {"text": "a"})], content="Waiting.")
+
+
 def test_missing_closer_between_values() -> None:
     text = call("save", ("path", "a.txt"), ("text", "x")).replace("</arg_value>", "", 1)
     check(FORMAT, text, tools=[SAVE], calls=[("save", {"path": "a.txt", "text": "x"})])

@@ -112,6 +112,10 @@ def test_what_opens_no_call_is_content(text: str) -> None:
         ("{'name': 'say', 'arguments': {'text': 'a', 'b': True}}", '{"text": "a", "b": true}', "repaired"),
         ('{"name": "say", "arguments": {"text": "a\nb"}}', '{"text": "a\\nb"}', "repaired"),
         ('{"name": "s\\u0061y", "arguments": {}}', "{}", "ok"),
+        ('{"name": "say", "arguments": {"text": "a", "text": "b"}}', '{ "text": "b"}', "repaired"),
+        ('{"type": "function", "function": {"name": "say", "arguments": {"text": "a"}}}', '{"text": "a"}', "ok"),
+        ('{"function": "say", "arguments": {"text": "a"}}', '{"text": "a"}', "ok"),
+        ('```json\n{"name": "say", "arguments": {"text": "a"}}\n```', '{"text": "a"}', "ok"),
     ],
 )
 @pytest.mark.parametrize("gap", ["\n", ""])
@@ -140,6 +144,11 @@ def test_closers_that_are_missing_or_too_many(end: str, flag: tuple[str, ...]) -
     text = '<tool_call>\n{"name": "say", "arguments": {"text": "a"}' + end
     result = check(FORMAT, text, tools=[SAY], calls=[("say", {"text": "a"})], content=None)
     assert result.parsed_tool_calls[0].flags == flag
+
+
+def test_tags_that_are_doubled() -> None:
+    text = f"<tool_call>\n{call('say', '{}')}\n</tool_call>\nWaiting."
+    check(FORMAT, text, tools=[SAY], calls=[("say", {})], content="<tool_call>\nWaiting.")
 
 
 def test_text_that_follows_an_unclosed_pair_is_content() -> None:

@@ -287,6 +287,18 @@ def test_json_in_the_tags_is_read_as_json() -> None:
     check(FORMAT, text, tools=[SAY], calls=[("say", {"text": "</tool_call> <function=x>"})], content=None)
 
 
+@pytest.mark.parametrize("body", ['{"text": "</function> a", "n": 1e2}', "{}"])
+def test_json_object_instead_of_parameters(body: str) -> None:
+    text = f"<tool_call>\n<function=say>\n{body}\n</function>\n</tool_call>"
+    check(FORMAT, text, tools=[SAY], calls=[("say", body)], content=None, statuses=["ok"])
+    check(FORMAT, text[: text.index("}")], tools=[SAY], finish_reason="length", calls=[], incomplete=["say"])
+
+
+def test_closer_that_is_doubled() -> None:
+    text = call("say", ("text", "a")) + "\n</tool_call>\nWaiting."
+    check(FORMAT, text, tools=[SAY], calls=[("say", {"text": "a"})], content="\nWaiting.")
+
+
 def test_text_around_and_after_calls() -> None:
     text = "Before.\n\n" + call("say", ("text", "a")) + "\nBetween.\n" + call("say", ("text", "b")) + "\n\nAfter."
     check(FORMAT, text, tools=[SAY], content="Before.\nBetween.\n\nAfter.", calls=[("say", {"text": x}) for x in "ab"])
