@@ -108,6 +108,7 @@ def test_extra_closers() -> None:
         ("<|tool_call>call:put{n:1<tool_call|>", "stop", "put", "{n:1", "incomplete"),
         ("<|tool_call>call:put{path}<tool_call|>", "stop", "put", "{path}", "malformed"),
         ("<|tool_call>call:put{tags:[1}}<tool_call|>", "stop", "put", "{tags:[1}}", "malformed"),
+        ("<|tool_call>call:put{n:1,n:2}<tool_call|>", "stop", "put", "{n:1,n:2}", "malformed"),
     ],
 )
 def test_no_call(text: str, finish_reason: str, name: str | None, raw: str, status: str) -> None:
