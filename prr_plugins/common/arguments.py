@@ -357,14 +357,18 @@ class ObjectWriter:
 class JsonWriter:
     """Writes nested JSON in the order in which it comes; the punctuation is its own.
 
-    `depth` counts the open containers; `wants_key` says that an object's key, or its end, is to come next.
+    `depth` counts the open containers; `wants_key` says that an object's key, or its end, is to come next. Of a key
+    that comes twice the first value stands (it may have been sent), and `repaired` is set.
     """
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._open: list[str] = []
+        self._keys: list[set[str]] = []
         self._before = ""  # what stands before the next key or value
+        self._skipping: int | None = None  # the depth at which a value is not written
         self.wants_key = False
+        self.repaired = False
 
     @property
     def depth(self) -> int:
@@ -372,38 +376,51 @@ class JsonWriter:
 
     def begin(self, bracket: str) -> None:
         """Open a container: `{` or `[`."""
-        self._write(self._before + bracket)
+        self._put(self._before + bracket)
         self._open.append("}" if bracket == "{" else "]")
+        self._keys.append(set())
         self._before = ""
         self.wants_key = bracket == "{"
 
     def end(self) -> None:
         """Close the innermost container."""
-        self._write(self._open.pop())
+        self._keys.pop()
+        self._put(self._open.pop())
         self._next()
 
     def key(self, literal: str) -> None:
         """A key, as a JSON string."""
-        self._write(f"{self._before}{literal}: ")
-        self._before = ""
         self.wants_key = False
+        if literal not in self._keys[-1]:
+            self._keys[-1].add(literal)
+            self._put(f"{self._before}{literal}: ")
+        elif self._skipping is None:
+            self.repaired = True
+            self._skipping = self.depth
+        self._before = ""
 
     def value(self, text: str) -> None:
         """A whole value, as JSON."""
-        self._write(self._before + text)
+        self._put(self._before + text)
         self._next()
 
     def begin_string(self) -> None:
-        self._write(self._before + '"')
+        self._put(self._before + '"')
 
     def string(self, escaped: str) -> None:
         """The next characters of an open string, escaped as JSON has it."""
-        self._write(escaped)
+        self._put(escaped)
 
     def end_string(self) -> None:
-        self._write('"')
+        self._put('"')
         self._next()
 
+    def _put(self, text: str) -> None:
+        if self._skipping is None:
+            self._write(text)
+
     def _next(self) -> None:
+        if self._skipping == self.depth:
+            self._skipping = None
         self._before = ", "
         self.wants_key = bool(self._open) and self._open[-1] == "}"

@@ -45,7 +45,8 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
     s.take("name", header.end("name"))
     s.take("markup", header.start("brace"))
     call = s.open_call(header["name"], start=start, flags=flags)
-    if not (yield from _Object(s, call).read(header["brace"])):
+    arguments = _Object(s, call)
+    if not (yield from arguments.read(header["brace"])):
         cut = s.eof and s.pos == len(s.buf)
         bounds = _BOUNDS_IN_REASONING if FROM_REASONING[0] in flags else _BOUNDS
         missing_closer = bool((yield from s.at(_CALL_END)))
@@ -60,7 +61,7 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
         call.flag("missing_closer")
     elif closing["junk"].strip(BLANKS):
         call.flag("junk_in_call")
-    s.close_call(call, repaired=bool({"junk_in_call", "unquoted"} & set(call.flags)))
+    s.close_call(call, repaired=arguments.repaired or bool({"junk_in_call", "unquoted"} & set(call.flags)))
     if closing is not False:
         s.take("markup", closing.end() if closing else len(s.buf))
     return True
@@ -73,6 +74,10 @@ class _Object:
         self.s, self.call = s, call
         self._out = JsonWriter(lambda text: s.write(call, text))
         self._in_reasoning = FROM_REASONING[0] in call.flags
+
+    @property
+    def repaired(self) -> bool:
+        return self._out.repaired
 
     def read(self, brace: str) -> Generator[None, None, bool]:
         """From the opening brace to its closer; False before anything that cannot stand there."""

@@ -186,7 +186,7 @@ def _python_list(s: Source, header: Match[str]) -> Iterator[None]:
     if whole and end:
         s.take("markup", end.end())
         for call, _ in calls:
-            s.close_call(call, repaired="unescaped_quote" in call.flags)
+            s.close_call(call, repaired=bool(call.flags))
     else:
         status = yield from _rest(s)
         for call, call_end in (*calls[:-1], (calls[-1][0], s.here)):
@@ -199,7 +199,7 @@ def _built_in(s: Source, header: Match[str]) -> Iterator[None]:
     s.take("markup", header.start("name"))
     call, whole = yield from _python_call(s, header, start)
     if whole:
-        s.close_call(call, repaired="unescaped_quote" in call.flags)
+        s.close_call(call, repaired=bool(call.flags))
         return
     s.drop_call(call, (yield from _rest(s)))
 
@@ -211,7 +211,10 @@ def _python_call(s: Source, header: Match[str], start: int) -> Generator[None, N
     yield from s.literal(".call")
     yield from s.literal("(")
     call = s.open_call(name, start=start)
-    whole = yield from _Arguments(s, call).read()
+    arguments = _Arguments(s, call)
+    whole = yield from arguments.read()
+    if arguments.repaired:
+        call.flag("duplicate_key")
     call.raw_to = s.here if whole else None
     return call, whole and (yield from s.literal(")"))
 
@@ -245,6 +248,10 @@ class _Arguments:
     def __init__(self, s: Source, call: Call) -> None:
         self.s, self.call = s, call
         self._out = JsonWriter(lambda text: s.write(call, text))
+
+    @property
+    def repaired(self) -> bool:
+        return self._out.repaired
 
     def read(self) -> Generator[None, None, bool]:
         """Up to the closing parenthesis, which is not consumed; False before anything that cannot stand there."""

@@ -59,6 +59,14 @@ def test_unquoted_text_is_repaired() -> None:
     call("path:src/main.py,n:3", calls=[("put", {"path": "src/main.py", "n": 3})], statuses=["repaired"])
 
 
+def test_of_two_equal_keys_the_first_stands() -> None:
+    call(
+        "n:1,n:[2,{a:3}],extra:{a:1,a:{b:2},c:3}",
+        calls=[("put", '{"n": 1, "extra": {"a": 1, "c": 3}}')],
+        statuses=["repaired"],
+    )
+
+
 def test_markers_in_a_text() -> None:
     quoted = f"Write <|tool_call>call:f{{a:{Q}b{Q}}}<tool_call|>, close with <channel|> and {Q}quote{Q} with marks."
     call(f"text:{Q}{quoted}{Q}", calls=[("put", {"text": quoted})])
@@ -108,7 +116,6 @@ def test_extra_closers() -> None:
         ("<|tool_call>call:put{n:1<tool_call|>", "stop", "put", "{n:1", "incomplete"),
         ("<|tool_call>call:put{path}<tool_call|>", "stop", "put", "{path}", "malformed"),
         ("<|tool_call>call:put{tags:[1}}<tool_call|>", "stop", "put", "{tags:[1}}", "malformed"),
-        ("<|tool_call>call:put{n:1,n:2}<tool_call|>", "stop", "put", "{n:1,n:2}", "malformed"),
     ],
 )
 def test_no_call(text: str, finish_reason: str, name: str | None, raw: str, status: str) -> None:
