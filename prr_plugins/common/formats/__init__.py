@@ -53,6 +53,7 @@ FORMATS: dict[str, str] = {
     "prr_gemma4": "gemma4",
     "prr_mistral": "mistral",
     "prr_llama": "llama",
+    "prr_minimax_m2": "minimax",
 }
 
 
