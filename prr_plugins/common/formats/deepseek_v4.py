@@ -22,7 +22,7 @@ from typing import Any
 
 from regex import Match
 
-from prr_plugins.common.arguments import JSON_TEXT, ObjectWriter, accepts
+from prr_plugins.common.arguments import JSON_TEXT, ObjectWriter, accepts, declares
 from prr_plugins.common.formats import Format
 from prr_plugins.common.formats._shared import END, FROM_REASONING, Opener, ThinkFormat, read_value
 from prr_plugins.common.machine import Call, Source
@@ -173,7 +173,7 @@ class _Body:
             self._unwrap_not()
             key, string = tag["key"], tag["string"]
             feed: Callable[[str], Any] = self._writer.feed
-            if first and key in _WRAPPERS and self._parameters and key not in self._parameters.get("properties", {}):
+            if first and key in _WRAPPERS and self._parameters and not declares(self._parameters, key):
                 self._wrapper = (key, string, [])
                 feed = self._wrapper[2].append
             else:
@@ -229,10 +229,7 @@ class _Body:
         if end is None and s.finish_reason != "length":
             end = yield from s.decide(_LAST)
             return bool(end)
-        return bool(end and (end["key"] is None or self._declares(end["key"])))
-
-    def _declares(self, key: str) -> bool:
-        return self._parameters is not None and key in self._parameters.get("properties", {})
+        return bool(end and (end["key"] is None or declares(self._parameters, end["key"])))
 
     def _unwrap_not(self) -> None:
         """Another parameter follows: what looked like a wrapper is a parameter like any other."""
