@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterator
 from prr_plugins.common.completion import SegmentKind
 from prr_plugins.common.formats import Format
 from prr_plugins.common.machine import Source
-from prr_plugins.common.reader import Markers, Shape
+from prr_plugins.common.reader import BLANKS, Markers, Shape
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _BODY = Markers(*_ENDS, "<|start|>", "<|channel|>")
@@ -45,6 +45,7 @@ _WHOLE_HEADER = Shape(rf"(?:{_ROLE})?+(?:{_TO})?+(?:{_KNOWN}|<\|message\|>)")
 _CHANNEL_ONLY = Shape(rf"({_CHANNEL})[\s<]")
 _AFTER_END = Shape(rf"\s{{0,16}}+(?:assistant)?+{_MARKER}")
 
+_END = re.compile("|".join(map(re.escape, _ENDS)))
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*([a-z]+)(?=[\s<])")
 _RECIPIENT = re.compile(r"to=([^\s<]+)(?=[\s<])")
 _NOBODY = ("assistant", "user", "system", "developer", "all")  # recipients that are no tools
@@ -155,23 +156,37 @@ def _text(s: Source, kind: SegmentKind, sink: Callable[[str], object] | None = N
 
 def _call(s: Source, name: str, start: int) -> Iterator[None]:
     """The body of a call: a JSON object, or something that is none."""
-    yield from s.skip(" \t\r\n")
+    yield from s.skip(BLANKS)
+    if not (yield from s.at("{")):
+        yield from _no_object(s, name, start)
+        return
     call = s.open_call(name, start=start)
-    is_object = (yield from s.at("{")) == "{"
-    whole = is_object and (yield from s.json(lambda text: s.write(call, text), stop="<"))
-    if whole:
+    if (yield from s.json(lambda text: s.write(call, text), "<", marker="<|call|>" if s.rereads else "")):
         call.raw_to = s.here
         mark = yield from _text(s, "markup", lambda text: None if text.isspace() else call.flag("junk_in_call"))
-    else:
-        mark = yield from _text(s, "arguments", lambda text: s.write(call, text))
-        call.raw_to = s.here
-    if not whole and (is_object or (not mark and s.finish_reason == "length")):
-        s.drop_call(call, "incomplete")
-    else:
-        if not call.pieces:
-            s.write(call, "{}")
-            call.flag("no_arguments")
         s.close_call(call, repaired=bool(call.flags))
+    else:
+        swallowed = s.eof and s.pos == len(s.buf) and s.finish_reason != "length" and not s.rereads
+        if swallowed and (end := _END.search(s.raw(call.raw_from, s.here))):  # by a string that never ended
+            s.reread(call.raw_from + end.start())
+        mark = yield from _text(s, "arguments")
+        s.drop_call(call, "incomplete")
+    if mark in _ENDS:
+        s.take("markup", s.pos + len(mark))
+
+
+def _no_object(s: Source, name: str, start: int) -> Iterator[None]:
+    """A body that is no object is never shown as a call, unless it is empty: then there are no arguments."""
+    raw_from = s.here
+    mark = yield from _text(s, "arguments")
+    if not mark and s.finish_reason == "length":
+        s.lose_call(start, "incomplete", name, s.raw(raw_from, s.here))
+    elif raw_from < s.here:
+        s.lose_call(start, "malformed", name, s.raw(raw_from, s.here))
+    else:
+        call = s.open_call(name, start=start, flags=("no_arguments",))
+        s.write(call, "{}")
+        s.close_call(call, repaired=True)
     if mark in _ENDS:
         s.take("markup", s.pos + len(mark))
 

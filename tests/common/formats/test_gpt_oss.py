@@ -97,6 +97,17 @@ def test_missing_braces(end: str) -> None:
     assert result.incomplete_calls[0].status == "incomplete"
 
 
+def test_a_string_that_never_ends_costs_only_its_own_call() -> None:
+    header = "<|channel|>commentary to=functions.lookup json<|message|>"
+    harmony(
+        f'{header}{{"term": "a<|call|><|start|>assistant{header}{{"term": "b"}}<|call|><|start|>assistant'
+        "<|channel|>final<|message|>Done",
+        tools=[LOOK], calls=[("lookup", {"term": "b"})], incomplete=["lookup"], content="Done",
+    )  # fmt: skip
+    result = harmony(f'{header}{{"term": "a<|call|>', tools=[LOOK], calls=[], incomplete=["lookup"], content=None)
+    assert result.incomplete_calls[0].raw_arguments == '{"term": "a'
+
+
 def test_each_parser_has_its_own_state() -> None:
     """sgl-project/sglang#8914: the same completion parses alike again and again; a parser is for one completion."""
     for _ in range(2):
