@@ -314,3 +314,10 @@ class Sglang(sglang_adapter.SglangAdapter):
 
     def special_token_ids(self, raw: ReplayInput) -> Collection[int]:
         return special_ids(raw.model)
+
+    def _detokenizer(self, rp: Any) -> Any:
+        from sglang.srt.parser.response_template import tool_close_token_ids
+
+        made = super()._detokenizer(rp)
+        made.tool_close_token_ids = tool_close_token_ids(rp.rule.tool_call_parser, made.tokenizer)  # new in 0.5.23
+        return made
