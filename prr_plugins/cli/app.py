@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from prr_plugins.cli import check, parse
+from prr_plugins.cli import check, doctor, parse
 
 app = typer.Typer(
     help="Parse-Render Roundtrip: lossless parsers and prompt splicing for vLLM and SGLang.",
@@ -21,3 +21,4 @@ def _root() -> None:
 
 app.command("parse")(parse.command)
 app.command("check")(check.command)
+app.command("doctor")(doctor.command)

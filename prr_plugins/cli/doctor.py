@@ -1,0 +1,53 @@
+"""`prr doctor`: would a server here do what its flags ask for? The same checks as at a server's start."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prr_plugins.cli.common import print_json, read_text
+from prr_plugins.common.finding import Finding
+
+_EXIT = {"ok": 0, "warning": 1, "error": 2}
+_MARK = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
+
+
+def command(
+    model: Annotated[
+        str | None, typer.Argument(help="The model to serve: its tokenizer and template are checked.")
+    ] = None,
+    tool_call_parser: Annotated[str | None, typer.Option(help="As for the server.")] = None,
+    reasoning_parser: Annotated[str | None, typer.Option(help="As for the server.")] = None,
+    chat_template: Annotated[Path | None, typer.Option(help="As for the server: a template file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check hooks, settings, flags, tokenizer and template.
+
+    Exit 0: all well; 1: warnings; 2: a server would refuse to start.
+    """
+    template = None if chat_template is None else read_text(chat_template)
+    findings = list(_examine(model, tool_call_parser, reasoning_parser, template))
+    worst = max((f.level for f in findings), key=lambda level: _EXIT[level])
+    if as_json:
+        print_json({"level": worst, "findings": [asdict(f) for f in findings]})
+    else:
+        width = max(len(f.check) for f in findings)
+        for f in findings:
+            typer.echo(f"{_MARK[f.level]}  {f.check:<{width}}  {f.detail}")
+    raise typer.Exit(_EXIT[worst])
+
+
+def _examine(
+    model: str | None, tool_parser: str | None, reasoning_parser: str | None, template: str | None
+) -> Iterator[Finding]:
+    if importlib.util.find_spec("vllm") is None:
+        yield Finding("vllm", "error", "no engine is installed in this environment")
+        return
+    from prr_plugins.vllm import doctor
+
+    yield from doctor.examine(model, tool_parser, reasoning_parser, template)

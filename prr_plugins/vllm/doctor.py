@@ -1,0 +1,113 @@
+"""What `prr doctor` says of the installed vLLM: the checks of `startup`, without a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from importlib.metadata import entry_points
+from typing import Any
+
+import vllm
+import vllm.envs as envs
+
+from prr_plugins.common.bridge import Message, Render, Tools
+from prr_plugins.common.finding import Finding
+from prr_plugins.vllm import hooks, startup
+
+
+def examine(
+    model: str | None, tool_parser: str | None, reasoning_parser: str | None, chat_template: str | None
+) -> Iterator[Finding]:
+    """All findings. The flags mean what they mean to `vllm serve`; auto tool choice is taken as given.
+
+    model: a model's folder or name; without it the tokenizer and template are not looked at.
+    chat_template: the text of a template to use instead of the model's own.
+    """
+    tried = vllm.__version__.split("+")[0] in hooks.TRIED
+    yield Finding(
+        "vllm",
+        "ok" if tried else "warning",
+        f"{vllm.__version__} ({'tried' if tried else 'not tried; tried: ' + ', '.join(hooks.TRIED)})",
+    )
+    yield _entry_point()
+    for state in hooks.states():
+        kind = "public" if state.hook.public else "private"
+        if state.problem is None:
+            yield Finding(f"hook {state.hook.name}", "ok", f"{kind}: {state.hook.target}")
+        else:
+            yield Finding(f"hook {state.hook.name}", "warning", f"{kind}: {state.problem}; off: {state.hook.loses}")
+    yield from _settings()
+    chosen = startup.Chosen(tool_parser, reasoning_parser, auto_tools=True)
+    for line in chosen.warnings():
+        yield Finding("flags", "warning", line)
+    if not chosen.ours and envs.VLLM_USE_RUST_FRONTEND:
+        yield Finding("flags", "warning", "VLLM_USE_RUST_FRONTEND=1: the Rust front end would bypass prr_* parsers")
+    try:
+        fmt = chosen.format()
+        if fmt is None:
+            return
+        yield Finding("flags", "ok", f"format {fmt.name}")
+        if model is None:
+            return
+        from vllm.tokenizers import get_tokenizer
+
+        tokenizer = get_tokenizer(model)
+        startup.check_markers(fmt, tokenizer, repr(model))
+        yield Finding("tokenizer", "ok", f"has {' '.join(fmt.markers)}")
+        if tool_parser is not None:
+            startup.check_template(fmt, _render(tokenizer, chat_template), repr(model))
+            yield Finding("template", "ok", "a call that it writes is read back")
+    except startup.StartupError as e:
+        yield Finding("start", "error", str(e))
+
+
+def _entry_point() -> Finding:
+    ours = [p for p in entry_points(group="vllm.general_plugins") if p.value.startswith("prr_plugins.vllm")]
+    if not ours:
+        return Finding(
+            "plugin", "error", "vLLM does not see the plugin: prr-plugins is not installed in this environment"
+        )
+    allowed = envs.VLLM_PLUGINS
+    if allowed is not None and ours[0].name not in allowed:
+        return Finding("plugin", "error", f"VLLM_PLUGINS leaves the plugin out: add {ours[0].name!r} to it")
+    return Finding("plugin", "ok", f"{startup.PACKAGE} {startup.version()}, entry point {ours[0].name!r}")
+
+
+def _settings() -> Iterator[Finding]:
+    try:
+        settings = startup.read_settings()
+    except startup.StartupError as e:
+        yield Finding("settings", "error", str(e))
+        return
+    values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "warnings"}
+    yield Finding("settings", "ok", ", ".join(f"{name}={value}" for name, value in values.items()))
+    for line in settings.warnings:
+        yield Finding("settings", "warning", line)
+
+
+def _render(tokenizer: Any, chat_template: str | None) -> Render:
+    """The template by the tokenizer itself; a server uses its renderer, which for Jinja templates is the same."""
+
+    def render(
+        messages: list[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
+    ) -> str:
+        parsed = [
+            {**m, "tool_calls": [_parsed(c) for c in m["tool_calls"]]} if "tool_calls" in m else m for m in messages
+        ]
+        text: str = tokenizer.apply_chat_template(
+            parsed,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            tokenize=False,
+            **({"chat_template": chat_template} if chat_template else {}),
+            **template_kwargs,
+        )
+        return text
+
+    return render
+
+
+def _parsed(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}

@@ -1,0 +1,57 @@
+"""`prr doctor` says what a start would say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prr_testing.models import model_dir
+
+pytestmark = pytest.mark.server  # it imports vLLM
+
+
+def doctor(*arguments: str | Path, **env: str) -> tuple[int, dict[str, Any]]:
+    command = [
+        sys.executable,
+        "-c",
+        "from prr_plugins.cli import main; main()",
+        "doctor",
+        "--json",
+        *map(str, arguments),
+    ]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PRR_", "VLLM_"))}
+    done = subprocess.run(command, env={**kept, **env}, capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_all_well() -> None:
+    code, report = doctor(model_dir("qwen3.6"), "--tool-call-parser", "prr_qwen3", "--reasoning-parser", "prr_qwen3")
+    assert code == 0, report
+    assert report["level"] == "ok"
+    hooks = [f["check"] for f in report["findings"] if f["check"].startswith("hook ")]
+    assert len(hooks) == 12
+    assert {"tokenizer", "template", "plugin", "settings"} <= {f["check"] for f in report["findings"]}
+
+
+def test_the_rust_front_end_is_a_warning() -> None:
+    code, report = doctor(VLLM_USE_RUST_FRONTEND="1")
+    assert code == 1
+    assert "Rust" in next(f["detail"] for f in report["findings"] if f["level"] == "warning")
+
+
+def test_a_plugin_left_out_is_an_error() -> None:
+    code, report = doctor(VLLM_PLUGINS="")
+    assert code == 2
+    assert "VLLM_PLUGINS" in next(f["detail"] for f in report["findings"] if f["level"] == "error")
+
+
+def test_a_wrong_parser_is_an_error() -> None:
+    code, report = doctor(model_dir("qwen3.6"), "--tool-call-parser", "prr_hermes")
+    assert code == 2
+    assert "prr_qwen3 does" in report["findings"][-1]["detail"]
