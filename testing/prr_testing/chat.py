@@ -69,7 +69,8 @@ def request_fields(engine: Engine, script_ids: Sequence[int] | None = None) -> d
         script: dict[str, Any] = {} if script_ids is None else {"vllm_xargs": {"script_ids": list(script_ids)}}
         return {"return_token_ids": True, **script}
     script = {} if script_ids is None else {**REQUEST_FIELDS, "custom_params": {"script_ids": list(script_ids)}}
-    return {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True, **script}
+    # a script leaves one token: the greedy path picks it without sorting the vocabulary
+    return {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True, "temperature": 0, **script}
 
 
 def _ids(reply: Reply, data: dict[str, Any]) -> None:
@@ -92,8 +93,8 @@ def _empty() -> Reply:
 _CHOICE_FIELDS = frozenset(
     ("index", "message", "delta", "finish_reason", "logprobs", "token_ids", "stop_reason", "matched_stop")
 )
-_REASONING = ("reasoning", "reasoning_content")  # vLLM's name, SGLang's
-_SAMPLED = ("content", *_REASONING, "tool_calls")
+REASONING = ("reasoning", "reasoning_content")  # vLLM's name, SGLang's
+_SAMPLED = ("content", *REASONING, "tool_calls")
 
 
 def _from_response(response: Any, seconds: float) -> Reply:
@@ -115,7 +116,7 @@ def _from_response(response: Any, seconds: float) -> Reply:
 def _as_history(message: dict[str, Any]) -> dict[str, Any]:
     """What a client keeps of a message: the fields of the protocol that are set, and of calls the standard ones."""
     kept: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
-    kept |= {name: message[name] for name in _REASONING if message.get(name) is not None}
+    kept |= {name: message[name] for name in REASONING if message.get(name) is not None}
     if message.get("tool_calls"):
         kept["tool_calls"] = [
             {"id": call["id"], "type": "function", "function": {k: call["function"][k] for k in ("name", "arguments")}}
@@ -127,7 +128,7 @@ def _as_history(message: dict[str, Any]) -> dict[str, Any]:
 def _from_stream(chunks: Any, sent: float) -> Reply:
     reply = _empty()
     calls: dict[int, dict[str, Any]] = {}
-    text: dict[str, list[str]] = {name: [] for name in ("content", *_REASONING)}
+    text: dict[str, list[str]] = {name: [] for name in ("content", *REASONING)}
     for chunk in chunks:
         data = chunk.model_dump(exclude_unset=True)
         if data.get("prompt_token_ids"):

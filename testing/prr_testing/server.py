@@ -37,6 +37,9 @@ _ENGINE_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_CI_ENV": "1",  # fewer compiled kernels, a quicker start
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # the models are tiny: a second thread, or one bound to a core, only waits (on a busy machine ten times longer)
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "SGLANG_USE_CPU_ENGINE": "1",
     "SGLANG_CPU_OMP_THREADS_BIND": "all",
 }
@@ -255,7 +258,8 @@ def serve_sglang(
     if scripted:
         options += ["--enable-custom-logit-processor"]
     launch = [sys.executable, "-m", "prr_testing.sglang_cpu", "sglang.launch_server", *options, *arguments]
-    variables = {**(env or {}), **({} if plugins else {"SGLANG_PLUGINS": "none"})}
+    # one thread: the network is tiny, and threads that wait for one another starve on a busy machine
+    variables = {"OMP_NUM_THREADS": "1", **(env or {}), **({} if plugins else {"SGLANG_PLUGINS": "none"})}
     with _started("sglang", launch, variables, name, page_size, log, ready_within) as server:
         yield server
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from prr_testing.demo.replay import ReplayError, best_hit_rate, hit_rate, replay
@@ -34,6 +36,6 @@ def test_stock_does_not(stock_server: Server, qwen: Vocabulary) -> None:
 def test_a_run_in_which_the_engine_goes_its_own_way_is_no_evidence(
     stock_server: Server, qwen: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prr_testing.demo.replay.script", lambda *_: [1, 2, 999_999])
+    monkeypatch.setattr(sys.modules[replay.__module__], "script", lambda *_: [1, 2, 999_999])
     with pytest.raises(ReplayError, match="turn 1: the engine did not sample the script"):
         replay(stock_server, load(DEFAULT_SESSION), qwen)
