@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 from regex import Match
 
+from prr_plugins.common.completion import SegmentKind
 from prr_plugins.common.machine import Source
 from prr_plugins.common.reader import BLANKS, Markers, Shape
 
 THINK, END = "<think>", "</think>"
 FROM_REASONING = ("from_reasoning",)
+_SENTENCE_ENDS = tuple(".:!?。：！？")
 _ANYTHING = Shape(r"[\s\S]")
 
 _END = Markers(END)
@@ -73,6 +75,7 @@ class ThinkFormat:
         stops: texts of tokens that end a turn; one at the very end of the text is markup.
         start, end: what opens and closes reasoning.
         reopens: reasoning may also open behind content, at a line's start; else only first and behind a call.
+        sentence_gap: one blank between a finished sentence and a call parts the two and is the call's frame.
     """
 
     def __init__(
@@ -86,8 +89,12 @@ class ThinkFormat:
         start: str = THINK,
         end: str = END,
         reopens: bool = False,
+        sentence_gap: bool = False,
     ) -> None:
+        if sentence_gap:
+            before = (*(before or ("",)), " ")
         self._openers = tuple(openers)
+        self._sentence_gap = sentence_gap
         self._in_reasoning = tuple(o for o in openers if o.certain)
         self._inside, self._behind, self._stops = inside, behind, tuple(stops)
         self._start, self._end, self._reopens = start, end, reopens
@@ -176,6 +183,7 @@ class ThinkFormat:
 
     def _call(self, s: Source, mark: str) -> Iterator[None]:
         """What a call's mark in content turns out to be: a call, a cut call, or text."""
+        mark = self._framed(s, "content", mark)
         start = s.here
         found = yield from self._opener(s, mark, self._openers)
         if isinstance(found, tuple):
@@ -185,6 +193,13 @@ class ThinkFormat:
             s.lose_call(start, "incomplete")
         else:
             s.take("content", s.pos + len(mark))
+
+    def _framed(self, s: Source, kind: SegmentKind, mark: str) -> str:
+        """The mark with its frame; a blank before it that parts no finished sentence from it is text."""
+        if not self._sentence_gap or mark[0] != " " or s.raw(s.here - 1, s.here) in _SENTENCE_ENDS:
+            return mark
+        s.take(kind, s.pos + 1)
+        return mark[1:]
 
     def _reasoning(self, s: Source) -> Iterator[None]:
         s.reasoning_open = True
@@ -197,11 +212,13 @@ class ThinkFormat:
                 s.take("markup", s.pos + len(mark))
                 yield from s.literal(self._behind)
                 return
-            elif isinstance((found := (yield from self._opener(s, mark, self._in_reasoning))), tuple):
-                if (yield from self._calls_in_reasoning(s, found)):
-                    return
             else:
-                s.take("reasoning", s.pos + len(mark))
+                mark = self._framed(s, "reasoning", mark)
+                found = yield from self._opener(s, mark, self._in_reasoning)
+                if not isinstance(found, tuple):
+                    s.take("reasoning", s.pos + len(mark))
+                elif (yield from self._calls_in_reasoning(s, found)):
+                    return
 
     def _calls_in_reasoning(self, s: Source, found: tuple[Opener, Match[str]] | bool) -> Generator[None, None, bool]:
         """Calls inside reasoning are meant if nothing but its closer follows them; else they are drafts, and text.

@@ -6,8 +6,9 @@ The model's own chat template writes an assistant turn as
 
 where a value is `<|"|>TEXT<|"|>`, a number, `true`, `false`, `null`, `[VALUE,...]` or `{KEY:VALUE,...}`. Keys are not
 quoted and may hold blanks; texts are not escaped. The prompt ends in `<|channel>thought\\n<channel|>` where thinking is
-off. The newlines written here are frames; content has none (the template writes it behind the calls, models also write
-it before them). Only the place tells a closing `<|"|>` from text: it closes where `,`, a bracket or a marker follows.
+off. The newlines written here are frames; content has none. The template writes it behind the calls; models also write
+it before them, and then one blank may part a finished sentence from the call. Only the place tells a closing `<|"|>`
+from text: it closes where `,`, a bracket or a marker follows.
 """
 
 from __future__ import annotations
@@ -172,6 +173,7 @@ _FORMAT = ThinkFormat(
     start="<|channel>thought",
     end=_THOUGHT_END,
     reopens=True,
+    sentence_gap=True,
 )
 
 FORMAT = Format(

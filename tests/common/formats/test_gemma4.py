@@ -87,7 +87,7 @@ def test_deep_nesting() -> None:
 def test_parallel_calls_and_text_around() -> None:
     gemma(
         f"First. <|tool_call>call:put{{path:{Q}a{Q}}}<tool_call|><|tool_call>call:put{{}}<tool_call|> Then.",
-        calls=[("put", {"path": "a"}), ("put", {})], content="First.  Then.", reasoning=None,
+        calls=[("put", {"path": "a"}), ("put", {})], content="First. Then.", reasoning=None,
     )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_echoed_end_of_thinking() -> None:
 def test_calls_in_open_reasoning() -> None:
     """A call that ends the reasoning is meant; one that reasoning goes on after is a draft."""
     meant = f"<|channel>thought\nDo it. <|tool_call>call:put{{path:{Q}a{Q}}}<tool_call|>"
-    result = gemma(meant, prompt_tail=THINKING, reasoning="Do it. ", content=None, calls=[("put", {"path": "a"})])
+    result = gemma(meant, prompt_tail=THINKING, reasoning="Do it.", content=None, calls=[("put", {"path": "a"})])
     assert result.parsed_tool_calls[0].flags == ("from_reasoning",)
     draft = "I could <|tool_call>call:put{n:1}<tool_call|> but no."
     gemma(
@@ -207,3 +207,16 @@ def test_linear() -> None:
             parser.finish()
 
     assert_linear(parse, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("Let me look. ", "Let me look."),
+        ("Let me look.  ", "Let me look.  "),  # two are no gap but text
+        ("Let me ", "Let me "),
+        (" ", " "),
+    ],
+)
+def test_one_blank_behind_a_sentence_parts_it_from_the_call(text: str, content: str) -> None:
+    check("prr_gemma4", text + "<|tool_call>call:now{}<tool_call|>", content=content, calls=[("now", {})])
