@@ -1,0 +1,442 @@
+"""One cell: a turn is sampled, its message comes back as a stock client returns it, and the next prompt is compared.
+
+The measure is ids: how many of prompt + completion stand unchanged at the start of the next prompt. What the last stop
+token is spelled like does not count: it was sampled, never fed. The cause of a drift is found by experiment: if the
+message is given back as it was sampled (our parse) field by field and the next prompt then keeps more, the parser lost
+that field; if it does not, the renderer wrote something else; if the texts agree, only the tokens differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
+from prr_plugins.common.bridge import TemplateBridge
+from prr_plugins.common.formats import get_format
+from prr_plugins.common.machine import parse
+from prr_plugins.common.metrics import Metrics
+from prr_plugins.common.settings import Settings
+from prr_plugins.common.splice import Conversation, Splicer
+from prr_plugins.common.store import TurnStore
+
+from ..models import model_dir
+from ..tokens import Vocabulary
+from .blame import Place, Tracer, place
+from .turns import ROWS, WRITERS, Impossible, Message, Row, Turn, write
+
+Kind = Literal["parser", "template", "encoding", "engine"]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the engine answered: the prompt it used, the message, why it ended."""
+
+    prompt_ids: list[int]
+    message: Message
+    finish_reason: str | None
+
+
+class Chat(Protocol):
+    """One model behind one engine's own serving classes."""
+
+    engine: str
+    model: str
+    tokenizer: Any
+
+    def ask(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        script: Sequence[int],
+        *,
+        cut: bool,
+    ) -> Reply: ...
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool,
+        template_kwargs: Mapping[str, Any],
+    ) -> str: ...
+    def stop_ids(self) -> set[int]: ...
+    def encode_site(self) -> tuple[str, int]: ...
+    def parser_site(self) -> tuple[str, int]: ...
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a cell is not exact.
+
+    kind: `parser` lost it before the client saw it; `template` wrote history otherwise; `encoding`: the text is the
+    same, its tokens are not; `engine`: the engine refused the history.
+    what: one line for a reader. place: the line that did it, as precisely as it could be traced.
+    """
+
+    kind: Kind
+    what: str
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Where the texts part, in tokens: each list is the tokens' texts, `same` of them are equal in both."""
+
+    sampled: list[str]
+    rendered: list[str]
+    same: int
+    before: int
+
+
+@dataclass
+class Cell:
+    """The result. `reason`: why ours gave no splice, or why there is no such turn; "" otherwise.
+
+    reusable, kept: tokens of prompt + completion. exact: all of them, the spelling of the last stop aside.
+    """
+
+    model: str
+    row: str
+    by: str
+    reusable: int = 0
+    kept: int = 0
+    exact: bool = False
+    respelled_stop: bool = False
+    retained_reasoning_tokens: int = 0
+    finish_reason: str | None = None
+    reason: str = ""
+    possible: bool = True
+    cause: Cause | None = None
+    drift: Drift | None = None
+    follow_up: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Measure:
+    """All cells of one model behind one engine: the engine's own, and ours with that engine's renderer.
+
+    root: the engine's package folder.
+    """
+
+    def __init__(self, chat: Chat, root: Path) -> None:
+        self.chat = chat
+        self.root = root
+        self.vocabulary = Vocabulary(chat.tokenizer)
+        self._stops = chat.stop_ids()
+        self._templates: dict[str, ChatTemplate] = {}
+
+    def cells(self, row: Row) -> list[Cell]:
+        """The row's cells: stock, ours."""
+        names = (self.chat.engine, f"ours_{self.chat.engine}")
+        try:
+            turn = write(self.chat.model, row, self.vocabulary)
+        except Impossible as why:
+            return [Cell(self.chat.model, row.name, name, reason=str(why), possible=False) for name in names]
+        return [self.stock(turn, names[0]), self.ours(turn, names[1])]
+
+    # ------------------------------------------------------------------------------------ stock
+
+    def stock(self, turn: Turn, name: str) -> Cell:
+        first = self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut)
+        message = returned(first.message)
+        cell = self._cell(turn, name, first.prompt_ids)
+        cell.finish_reason = first.finish_reason
+        try:
+            ids = self._next(turn, message)
+        except Exception as error:  # the engine refuses its own message
+            cell.cause = Cause("engine", f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+            return cell
+        self._compare(cell, turn, [*first.prompt_ids, *turn.ids], ids, message)
+        if not cell.exact:
+            cell.cause = self._cause(turn, message, first.prompt_ids, ids, cell.kept)
+        return cell
+
+    def _next(self, turn: Turn, message: Message) -> list[int]:
+        messages = [*turn.before, message, *turn.follow_up(message)]
+        return self.chat.ask(messages, turn.tools, [next(iter(self._stops))], cut=False).prompt_ids
+
+    def _cell(self, turn: Turn, name: str, prompt_ids: Sequence[int]) -> Cell:
+        return Cell(turn.model, turn.row.name, name, reusable=len(prompt_ids) + len(turn.ids))
+
+    def _compare(self, cell: Cell, turn: Turn, sampled: list[int], ids: list[int], message: Message) -> None:
+        cell.kept = common(sampled, ids)
+        ends = not turn.cut and sampled[-1] in self._stops
+        cell.exact = cell.kept == len(sampled) or (ends and cell.kept == len(sampled) - 1 and len(ids) > cell.kept)
+        cell.respelled_stop = cell.exact and cell.kept < len(sampled)
+        cell.follow_up = [m["role"] for m in turn.follow_up(message)]
+        cell.drift = self._drift(sampled, ids, cell.kept, len(sampled) - len(turn.ids))
+
+    def _drift(self, sampled: list[int], ids: list[int], kept: int, prompt: int) -> Drift:
+        """The completion and what stands in its place, from a few tokens before it on."""
+        start = max(0, min(kept, prompt) - 6)
+        end = min(len(ids), max(len(sampled), kept + 24) + 12)
+        one, other = ([self._shown(i) for i in part] for part in (sampled[start:], ids[start:end]))
+        return Drift(one, other, kept - start, start)
+
+    def _shown(self, token: int) -> str:
+        return self.vocabulary.text_of([token])
+
+    # ------------------------------------------------------------------------------------ cause
+
+    def _cause(self, turn: Turn, message: Message, prompt_ids: list[int], ids: list[int], kept: int) -> Cause:
+        sampled = [*prompt_ids, *turn.ids]
+        wanted, got = self.vocabulary.text_of(sampled), self.vocabulary.text_of(ids)
+        at = common(wanted, got)
+        if at >= len(self.vocabulary.text_of(sampled[:-1] if not turn.cut else sampled)):
+            file, line = self.chat.encode_site()
+            return Cause("encoding", "the same text in other tokens", place(str(self.root), file, line))
+        lost = self._lost_by_parser(turn, message, sampled, kept)
+        if lost is not None:
+            return lost
+        return self._written_by_template(turn, message, got, at)
+
+    def _lost_by_parser(self, turn: Turn, message: Message, sampled: list[int], kept: int) -> Cause | None:
+        """The first field that, given back as it was sampled, makes the next prompt keep more."""
+        whole = self._parsed(turn, [*sampled[: len(sampled) - len(turn.ids)]])
+        for what, repaired in _repairs(message, whole):
+            try:
+                now = common(sampled, self._next(turn, repaired))
+            except Exception:
+                continue
+            if now > kept:
+                value = _field(message, what)
+                return Cause("parser", _describe(what, value, _field(repaired, what)), self._made_by(turn, value))
+        return None
+
+    def _made_by(self, turn: Turn, value: str | None) -> Place:
+        """The line of the engine's parser that made a value."""
+        tracer = Tracer(self.root)
+        tracer.run(lambda: self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut))
+        found = tracer.first(value) if value else None
+        return found or place(str(self.root), *self.chat.parser_site())
+
+    def _written_by_template(self, turn: Turn, message: Message, got: str, at: int) -> Cause:
+        """The template line, or the encoder's, that wrote the other character."""
+        messages = [*turn.before, message, *turn.follow_up(message)]
+        calls: list[dict[str, Any]] = []
+        with captured_templates(calls):
+            self.chat.render(messages, turn.tools, True, {})
+        what = f"writes {got[at : at + 24]!r}"
+        if calls:
+            found = self._template_line(calls[-1], got, at)
+            return Cause("template", what, found)
+        tracer = Tracer(self.root)
+        tracer.run(lambda: self.chat.render(messages, turn.tools, True, {}))
+        for reach in (32, 12, 4):
+            found = tracer.first_holding(got[max(0, at - reach) : at + 4])
+            if found is not None:
+                return Cause("template", what, found)
+        return Cause("template", what, place(str(self.root), *self.chat.encode_site()))
+
+    def _template_line(self, call: Mapping[str, Any], got: str, at: int) -> Place:
+        source = call["chat_template"]
+        name = f"{self.chat.model}/chat_template.jinja"
+        key = hashlib.sha256(source.encode()).hexdigest()
+        template = self._templates.setdefault(key, ChatTemplate(source, now=datetime.datetime.now()))
+        given = {k: v for k, v in call.items() if k not in _RENDER_ARGUMENTS}
+        try:
+            traced = template.trace(call["conversations"][0], call["tools"], call["add_generation_prompt"], given)
+        except TemplateError:
+            return Place(name, 0, "")
+        line = traced.line(at) if traced.text == got else None
+        return Place(name, line, source.splitlines()[line - 1].strip()) if line else Place(name, 0, "")
+
+    # ------------------------------------------------------------------------------------ ours
+
+    def _parsed(self, turn: Turn, prompt_ids: Sequence[int]) -> Message:
+        return parsed_message(turn, self._tail(turn, prompt_ids))[0]
+
+    def _tail(self, turn: Turn, prompt_ids: Sequence[int]) -> str:
+        text = self.vocabulary.text_of(prompt_ids[-64:])
+        return text[max(0, *(text.rfind(opener) for opener in get_format(turn.format).turn_openers)) :]
+
+    def ours(self, turn: Turn, name: str) -> Cell:
+        """Our parse, and the bridge with the engine's own renderer and tokenizer, as the plugin uses them."""
+        splicer = self._splicer(turn)
+        first = self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut)
+        sampled = [*first.prompt_ids, *turn.ids]
+        message, natives, reasoning_span, reasoning_open = parsed_message(turn, self._tail(turn, first.prompt_ids))
+        cell = self._cell(turn, name, first.prompt_ids)
+        plan = splicer.plan(Conversation(turn.before, turn.tools, {}))
+        splicer.record(
+            plan.context,
+            first.prompt_ids,
+            turn.ids,
+            message,
+            reasoning_span=self._token_span(turn, reasoning_span),
+            reasoning_open=reasoning_open,
+            native_call_ids=natives,
+        )
+        messages = [*turn.before, returned(message), *turn.follow_up(message)]
+        plan = splicer.plan(Conversation(messages, turn.tools, {}))
+        cell.reason = plan.reason
+        cell.retained_reasoning_tokens = plan.retained_reasoning_tokens
+        ids = plan.prompt_ids
+        if ids is None:
+            ids = self._next(turn, message)
+        self._compare(cell, turn, sampled, ids, message)
+        return cell
+
+    def _splicer(self, turn: Turn) -> Splicer:
+        tokenizer = self.chat.tokenizer
+        bridge = TemplateBridge(
+            self.chat.render,
+            lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
+            lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
+            self._stops,
+            tokenizer.get_added_vocab(),
+            reasoning_end=get_format(turn.format).reasoning_end,
+        )
+        return Splicer(bridge, TurnStore(1 << 24), Settings(), _Uncounted())
+
+    def _token_span(self, turn: Turn, span: tuple[int, int] | None) -> tuple[int, int] | None:
+        if span is None:
+            return None
+        return tuple(len(self.vocabulary.encode(turn.text[:end])) for end in span)  # type: ignore[return-value]
+
+
+class _Uncounted(Metrics):
+    """Nobody reads the counters here."""
+
+
+def parsed_message(
+    turn: Turn, tail: str
+) -> tuple[Message, list[str | None], tuple[int, int] | None, bool]:
+    """Our parse of the completion as a message, the ids the model wrote, its reasoning (characters), is it open."""
+    result = parse(
+        turn.format, turn.text, tools=turn.tools, prompt_tail=tail, finish_reason="length" if turn.cut else "stop"
+    )
+    message: Message = {"role": "assistant", "content": result.content}
+    if result.reasoning is not None:
+        message |= {"reasoning": result.reasoning, "reasoning_content": result.reasoning}
+    if result.parsed_tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id or f"call_{index:024d}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for index, call in enumerate(result.parsed_tool_calls)
+        ]
+    spans = [s for s in result.segments if s.kind == "reasoning"]
+    span = (spans[0].start, spans[-1].end) if spans else None
+    return message, [call.id for call in result.parsed_tool_calls], span, turn.row.name == "reasoning_cut"
+
+
+def returned(message: Mapping[str, Any]) -> Message:
+    """What a stock client puts into its history: the message's fields of the protocol, nothing else."""
+    kept: Message = {"role": "assistant", "content": message.get("content")}
+    kept |= {k: message[k] for k in ("reasoning", "reasoning_content") if message.get(k) is not None}
+    if message.get("tool_calls"):
+        kept["tool_calls"] = [
+            {"id": c["id"], "type": "function", "function": {k: c["function"][k] for k in ("name", "arguments")}}
+            for c in message["tool_calls"]
+        ]
+    return kept
+
+
+_RENDER_ARGUMENTS = ("conversations", "tools", "chat_template", "add_generation_prompt", "documents",
+                     "return_assistant_tokens_mask", "continue_final_message", "template_kwargs")  # fmt: skip
+
+
+@contextlib.contextmanager
+def captured_templates(calls: list[dict[str, Any]]) -> Iterator[None]:
+    """What transformers is given to render, by whichever engine, in whichever thread."""
+    import transformers.tokenization_utils_base as base
+
+    original = base.render_jinja_template
+
+    def render(**given: Any) -> Any:
+        calls.append(given)
+        return original(**given)
+
+    base.render_jinja_template = render
+    try:
+        yield
+    finally:
+        base.render_jinja_template = original
+
+
+_FIELDS = ("reasoning", "content", "calls", "ids")
+
+
+def _repairs(message: Message, whole: Message) -> Iterator[tuple[str, Message]]:
+    """The message with one field after the other as it was sampled."""
+    for what in _FIELDS:
+        repaired = dict(message)
+        if what == "reasoning":
+            for key in ("reasoning", "reasoning_content"):
+                repaired.pop(key, None)
+                if whole.get(key) is not None:
+                    repaired[key] = whole[key]
+        elif what == "content":
+            repaired["content"] = whole["content"]
+        elif what == "calls":
+            calls = [dict(call) for call in whole.get("tool_calls", ())]
+            for call, old in zip(calls, message.get("tool_calls", ()), strict=False):
+                call["id"] = old["id"]
+            repaired["tool_calls"] = calls
+        else:
+            calls = message.get("tool_calls") or []
+            repaired["tool_calls"] = [
+                {**c, "id": own["id"]} for c, own in zip(calls, whole.get("tool_calls", calls), strict=False)
+            ]
+        if not repaired.get("tool_calls"):
+            repaired.pop("tool_calls", None)
+        if repaired != message:
+            yield what, repaired
+
+
+def _field(message: Message, what: str) -> str | None:
+    """The text of a field, as a parser returned it."""
+    if what == "reasoning":
+        return message.get("reasoning") or message.get("reasoning_content")
+    if what == "content":
+        return message.get("content")
+    calls = message.get("tool_calls") or []
+    return (calls[0]["id"] if what == "ids" else calls[0]["function"]["arguments"]) if calls else None
+
+
+def _describe(what: str, lost: str | None, sampled: str | None) -> str:
+    if what == "calls" and lost is None:
+        return "the call is not found, its text is lost to history"
+    names = {"calls": "arguments", "ids": "call id"}
+    return f"{names.get(what, what)} {_short(sampled)} comes back as {_short(lost)}"
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return "(nothing)"
+    return repr(text if len(text) <= 48 else f"{text[:22]}…{text[-22:]}")
+
+
+def common(one: Any, other: Any) -> int:
+    """Length of the common beginning."""
+    n = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        n += 1
+    return n
+
+
+def models() -> list[str]:
+    """The models of the matrix."""
+    return list(WRITERS)
+
+
+def rows() -> tuple[Row, ...]:
+    return ROWS
+
+
+def ensure_models() -> None:
+    """Build what is not built yet."""
+    for model in models():
+        model_dir(model)
