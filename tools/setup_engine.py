@@ -48,16 +48,19 @@ class Engine:
     locks: pip requirement files under tools/engines, installed in this order with --no-deps after torch.
     distributions: folders installed into the overlay, editable.
     metadata: folders of distributions without code, installed into the overlay.
+    torch: whether it needs torch.
     """
 
     locks: tuple[str, ...]
     distributions: tuple[str, ...] = (".", "testing")
     metadata: tuple[str, ...] = ()
+    torch: bool = True
 
 
 KNOWN = {
     "vllm": Engine(locks=("vllm.lock", "test.lock"), metadata=("tools/engines/vllm-distribution",)),
     "sglang": Engine(locks=("sglang.lock", "test.lock")),
+    "fuzz": Engine(locks=("fuzz.lock",), torch=False),
 }
 
 
@@ -115,14 +118,15 @@ def site_packages(environment: Path) -> Path:
 
 def build_engine(directory: Path, engine: Engine) -> None:
     """Torch by itself first, so that nothing later can pull another build of it; then the locks as they are."""
-    say(f"setup: building the engine in {directory} (about 2 GB, once)")
+    say(f"setup: building {directory}{' (about 2 GB, once)' if engine.torch else ''}")
     try:
         venv.create(directory, with_pip=True, symlinks=True)
     except subprocess.CalledProcessError as error:
         raise SystemExit("setup: python cannot create virtual environments here; install python3-venv") from error
     pip = (directory / "bin" / "python", *PIP_INSTALL)
-    say(f"setup: {TORCH}")
-    run(*pip, SETUPTOOLS, *shlex.split(TORCH))
+    torch = shlex.split(TORCH) if engine.torch else []
+    say(f"setup: {' '.join(torch or [SETUPTOOLS])}")
+    run(*pip, SETUPTOOLS, *torch)
     for lock in engine.locks:
         say(f"setup: {lock}")
         run(*pip, "--no-deps", "--only-binary=:all:", "-r", ENGINES / lock)

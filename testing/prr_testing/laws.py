@@ -43,15 +43,20 @@ def run(
 
 
 def assert_all(
-    format: str, text: str, splits: Iterable[Sequence[str]], finish_reason: str = "stop", **options: Any
+    format: str,
+    text: str,
+    splits: Iterable[Sequence[str]],
+    finish_reason: str = "stop",
+    policies: Sequence[Policy] = ("complete", "eager"),
+    **options: Any,
 ) -> ParsedCompletion:
-    """L1 and L2 on the whole text, L3 on every one of `splits` under both policies; the result."""
+    """L1 and L2 on the whole text, L3 on every one of `splits` under each of `policies`; the result."""
     whole, deltas = run(format, [text], "complete", finish_reason, **options)
     assert_tiles(whole, text)
     assert_slices(whole)
     assert_deltas(whole, deltas, "complete")
     for pieces in splits:
-        for policy in ("complete", "eager"):
+        for policy in policies:
             result, deltas = run(format, pieces, policy, finish_reason, **options)
             assert result == whole, f"{policy} differs from the whole text"
             assert_deltas(result, deltas, policy)
