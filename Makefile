@@ -2,6 +2,9 @@
 # make test    every test
 # make lint    ruff and mypy
 # make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N)
+# make bench-parsers  CPU time per token of every parser, ours and the engines' (FAMILY=NAME, REPEATS=N)
+# make conformance    every parser on every fixture of the corpus, and the round trip (FAMILY=NAME)
+# make fuzz    the laws of parsing under a coverage-guided fuzzer (FUZZ_RUNS=N, FUZZ_JOBS=N)
 #
 # All of them take ENGINE=vllm (default) or ENGINE=sglang, and first bring its environment up to date: the engine in
 # $(PRR_CACHE) (shared by checkouts; default .cache/), the models' tokenizers beside it, and the checkout's own overlay in
@@ -15,7 +18,7 @@ VENV := .venv/$(ENGINE)
 RUN := $(VENV)/bin/python
 PYTEST_ARGS ?=
 
-.PHONY: help setup models demo test lint format bench clean
+.PHONY: help setup models demo test lint format bench bench-parsers conformance fuzz clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -43,6 +46,25 @@ format: setup
 
 bench: models
 	$(RUN) benchmarks/hit_rate.py $(if $(TRACE),--trace "$(TRACE)") $(if $(VARIATION),--variation $(VARIATION)) $(if $(SEEDS),--seeds $(SEEDS))
+
+# Both engines' parsers, each in its own environment; SGLANG= leaves SGLang's out.
+SGLANG ?= 1
+.PHONY: both-engines
+both-engines:
+	@$(PYTHON) tools/setup_engine.py vllm >/dev/null
+	@$(if $(SGLANG),$(PYTHON) tools/setup_engine.py sglang >/dev/null)
+	@.venv/vllm/bin/python tools/build_models.py
+
+bench-parsers: both-engines
+	.venv/vllm/bin/python benchmarks/parsers.py $(if $(FAMILY),--family $(FAMILY)) $(if $(REPEATS),--repeats $(REPEATS)) $(if $(SGLANG),,--no-sglang)
+
+conformance: both-engines
+	.venv/vllm/bin/python benchmarks/conformance.py $(if $(FAMILY),--family $(FAMILY)) $(if $(SGLANG),,--runs prr prr_eager prr_in_vllm vllm)
+
+FUZZ_RUNS ?= 1000000
+fuzz:
+	@$(PYTHON) tools/setup_engine.py fuzz >/dev/null
+	.venv/fuzz/bin/python tests/fuzz/fuzz_formats.py --runs $(FUZZ_RUNS) $(if $(FUZZ_JOBS),--jobs $(FUZZ_JOBS))
 
 clean:
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache
