@@ -22,11 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal
 
-from prr_plugins.common.frames import Frame, Frames
+from prr_plugins.common.ending import Endings, Refused
+from prr_plugins.common.frames import Frames
 from prr_plugins.common.seam import Seams
-from prr_plugins.common.standin import Message, Placement, Render, Scene, StandIns, Tail, Tools, leading
+from prr_plugins.common.standin import Message, Render, Scene, StandIns, Tools, common_prefix, leading, shows_content
 
 __all__ = ["Extension", "Message", "Refusal", "Render", "Span", "TemplateBridge", "Tools"]
 
@@ -102,21 +104,6 @@ _SWITCHES: dict[str, bool] = {
 }
 
 
-class _Refused(Exception):
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason)
-        self.refusal = Refusal(reason, detail)
-
-
-class _Ending(NamedTuple):
-    """What stands behind the completion: `text`, after the last `dropped` (0 or 1) sampled ids are taken off."""
-
-    text: str
-    dropped: int = 0
-    inserted: int = 0
-    """Characters at the start of `text` that end an open reasoning."""
-
-
 class TemplateBridge:
     """Extends a turn by new messages, for one template and one tokenizer.
 
@@ -146,8 +133,7 @@ class TemplateBridge:
         self._seams = Seams(encode, decode, added_tokens)
         self._stop_ids = frozenset(stop_ids)
         self._frames = Frames(self._stand_ins, self._seams, self._stop_ids)
-        self._spelling = stop
-        self._reasoning_end = reasoning_end
+        self._endings = Endings(self._stand_ins, self._frames, self._seams, stop, reasoning_end)
 
     def extend(
         self,
@@ -212,20 +198,20 @@ class TemplateBridge:
         """
         try:
             if any(_has_media(message) for message in new_messages):
-                raise _Refused("multimodal")
+                raise Refused("multimodal")
             calls = _calls(assistant or {})
             _check_results(calls, new_messages)
-            scene = Scene(tuple(leading(before)), calls, tools, template_kwargs or {})
-            placement, tail = self._behind(scene, new_messages, add_generation_prompt)
-            frame = self._frames.frame(scene, placement)
+            content = (assistant or {}).get("content")
+            scene = Scene(tuple(leading(before)), calls, tools, template_kwargs or {}, shows_content(content))
+            turn = self._endings.show(scene, new_messages, add_generation_prompt)
             if sampled and turn_ids[-1] in self._stop_ids:
-                ending = self._after_stop(scene, frame, tail, turn_ids[-1])
+                ending = self._endings.after_stop(turn, turn_ids[-1])
             else:
                 if reasoning_open is None:
-                    reasoning_open = self._reasoning_open(scene, turn_ids, sampled)
-                ending = self._after_cut(scene, frame, tail, turn_ids[len(turn_ids) - sampled :], reasoning_open)
-        except _Refused as refused:
-            return refused.refusal
+                    reasoning_open = self._endings.reasoning_open(scene, turn_ids, sampled)
+                ending = self._endings.after_cut(turn, turn_ids[len(turn_ids) - sampled :], reasoning_open)
+        except Refused as refused:
+            return Refusal(refused.reason, refused.detail)
 
         kept = len(turn_ids) - ending.dropped
         added = self._seams.encode_after(turn_ids[max(0, kept - _SEAM_TOKENS) : kept], ending.text)
@@ -234,11 +220,9 @@ class TemplateBridge:
             added = self._seams.encode(ending.text)
         if added is None:
             return Refusal("seam")
-
-        def bounds() -> list[int]:
-            return self._bounds(scene, placement, new_messages, tail, ending)
-
-        return Continuation(added, ending.dropped, tail.shows_reasoning, ending.text, bounds)
+        return Continuation(
+            added, ending.dropped, turn.tail.shows_reasoning, ending.text, partial(self._endings.bounds, turn, ending)
+        )
 
     def writes(
         self,
@@ -266,115 +250,6 @@ class TemplateBridge:
                 return name
         return None
 
-    def _behind(self, scene: Scene, new_messages: Sequence[Message], generate: bool) -> tuple[Placement, Tail]:
-        """What the template writes behind the turn and for the new messages, from the first placement that serves.
-
-        One serves best when the turn ends in the same way with and without messages behind it.
-        """
-        second_best: tuple[Placement, Tail] | None = None
-        for placement in self._stand_ins.placements(scene):
-            tail = self._stand_ins.tail(scene, placement, new_messages, generate)
-            if tail is None:
-                continue
-            alone = self._frames.frame(scene, placement).alone
-            if alone is not None and alone.mark == tail.mark and tail.text.startswith(alone.text):
-                return placement, tail
-            if second_best is None and (alone is None or alone.mark == tail.mark):
-                second_best = placement, tail
-        if second_best is None:
-            raise _Refused("unsupported_by_template")
-        return second_best
-
-    def _after_stop(self, scene: Scene, frame: Frame, tail: Tail, stop_id: int) -> _Ending:
-        stop = self._seams.texts.get(stop_id) or self._seams.decode([stop_id])
-        alone = frame.alone.text if frame.alone and tail.text.startswith(frame.alone.text) else None
-        if alone is not None and stop in alone:
-            return _Ending(tail.text[alone.rindex(stop) + len(stop) :])
-        closing = self._closing(scene, frame, tail)
-        if closing.lstrip().startswith(stop):
-            return _Ending(closing[closing.index(stop) + len(stop) :])
-        if stop in self._frames.openers(scene):
-            raise _Refused("stop_opens_other_role", stop)
-        if self._spelling == "template":
-            return _Ending(closing, dropped=1)
-        written = self._seams.starts(closing) if frame.close else None
-        return _Ending(closing[len(written or "") :])
-
-    def _after_cut(
-        self, scene: Scene, frame: Frame, tail: Tail, completion_ids: Sequence[int], reasoning_open: bool
-    ) -> _Ending:
-        closing = self._closing(scene, frame, tail)
-        if not reasoning_open:
-            return _Ending(closing[self._already_written(completion_ids, closing) :])
-        learnt = self._frames.reasoning(scene)
-        end = learnt[1] if learnt else self._reasoning_end
-        if end is None:
-            raise _Refused("reasoning_end_unknown")
-        if self._seams.starts(end) is not None and self._seams.starts(end) == self._seams.starts(closing):
-            return _Ending(closing)  # reasoning is a message of its own (Harmony): one close ends both
-        return _Ending(end + closing, inserted=len(end))
-
-    def _closing(self, scene: Scene, frame: Frame, tail: Tail) -> str:
-        """The turn's close and all that follows: `tail` without what is left of the calls."""
-        if not scene.calls:
-            return tail.text
-        if frame.alone is not None and frame.close is not None:
-            calls = frame.alone.text[: len(frame.alone.text) - len(frame.close)]
-            if tail.text.startswith(calls):
-                return tail.text[len(calls) :]
-        raise _Refused("close_unknown")
-
-    def _already_written(self, completion_ids: Sequence[int], closing: str) -> int:
-        """How many characters of `closing` the completion already ends with.
-
-        Only whole tokens from a marker on count: a cut just behind `<|im_end|>` (a server that ignores stops) is
-        not closed again, a newline of the content is not taken for one of the frame.
-        """
-        marker = self._seams.starts(closing)
-        if marker is None:
-            return 0
-        marker_id = self._seams.ids[marker]
-        ids = self._seams.encode(closing)
-        for length in range(min(len(ids), len(completion_ids)), 0, -1):
-            if completion_ids[-length] == marker_id and list(completion_ids[-length:]) == ids[:length]:
-                text = self._seams.decode(ids[:length])
-                return len(text) if closing.startswith(text) else len(marker)
-        return 0
-
-    def _reasoning_open(self, scene: Scene, turn_ids: Sequence[int], sampled: int) -> bool:
-        """Whether the turn's last reasoning marker opens reasoning, by the markers the template writes."""
-        learnt = self._frames.reasoning(scene)
-        if learnt is None:
-            return False
-        start, end = (self._marker(text) for text in (learnt[0], learnt[1]))
-        if not start or not end or start == end:
-            return False
-        generated = len(self._frames.generation_ids(scene))
-        turn = turn_ids[max(0, len(turn_ids) - sampled - generated) :]
-        ids = self._seams.ids
-        if start in ids and end in ids:
-            last = next((token for token in reversed(turn) if token in (ids[start], ids[end])), None)
-            return last == ids[start]
-        text = self._seams.decode(turn)
-        return text.rfind(start) > text.rfind(end)
-
-    def _marker(self, frame: str) -> str:
-        """The marker in a reasoning frame: its last added token, or its last line of text."""
-        added = [match[0] for match in self._seams.added(frame)]
-        return added[-1] if added else frame.strip().rpartition("\n")[2]
-
-    def _bounds(
-        self, scene: Scene, placement: Placement, new_messages: Sequence[Message], tail: Tail, ending: _Ending
-    ) -> list[int]:
-        """Characters of `ending.text` at which each new message and then the generation prompt begin."""
-        shift = len(tail.text) - len(ending.text)
-        bounds = []
-        for count in range(len(new_messages) + 1):
-            part = self._stand_ins.tail(scene, placement, new_messages[:count], False)
-            bounds.append(max(0, _common_prefix(part.text if part else "", tail.text) - shift))
-        bounds[0] = max(bounds[0], ending.inserted)
-        return [min(max(bounds[: index + 1]), len(ending.text)) for index in range(len(bounds))]
-
 
 def _spans(
     seams: Seams, front: Sequence[int], added: list[int], text: str, bounds: list[int], prompt: int, kept: int
@@ -382,23 +257,12 @@ def _spans(
     cuts = []
     for bound in bounds:
         part = seams.encode_after(front, text[:bound])
-        cuts.append(kept + _common_prefix(part if part is not None else seams.encode(text[:bound]), added))
+        cuts.append(kept + common_prefix(part if part is not None else seams.encode(text[:bound]), added))
     spans = [Span(0, prompt, "prompt"), Span(prompt, kept, "sampled"), Span(kept, cuts[0], "close")]
     for index in range(len(cuts) - 1):
         spans.append(Span(cuts[index], max(cuts[index], cuts[index + 1]), "message", index))
     spans.append(Span(cuts[-1], kept + len(added), "generation"))
     return tuple(span for span in spans if span.start < span.end)
-
-
-def _common_prefix(one: str | list[int], other: str | list[int]) -> int:
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _calls(assistant: Message) -> tuple[tuple[str | None, str], ...]:
@@ -415,7 +279,7 @@ def _check_results(calls: tuple[tuple[str | None, str], ...], new_messages: Sequ
         elif message.get("role") == "tool":
             call_id = message.get("tool_call_id")
             if call_id is not None and call_id not in known:
-                raise _Refused("unknown_call_id")
+                raise Refused("unknown_call_id")
 
 
 def _has_media(message: Message) -> bool:

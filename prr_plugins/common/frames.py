@@ -47,7 +47,7 @@ class Frames:
             alone = self._stand_ins.tail(scene, placement, (), False)
             if alone is None or not scene.calls:
                 return Frame(alone, alone.text if alone else None)
-            stops = [m.start() for m in self._seams.added(alone.text) if self._seams.ids[m[0]] in self._stop_ids]
+            stops = self.stops_in(alone.text)
             bare = self.bare_close(scene)
             if bare is not None and alone.text.endswith(bare) and (bare or not stops):
                 return Frame(alone, bare)
@@ -97,6 +97,10 @@ class Frames:
             return None
 
         return self._cached("reasoning", scene, learn)
+
+    def stops_in(self, text: str) -> list[int]:
+        """Where stop tokens begin in `text`."""
+        return [match.start() for match in self._seams.added(text) if self._seams.ids[match[0]] in self._stop_ids]
 
     def keeps_reasoning(self, scene: Scene) -> bool:
         """Whether the template shows a turn's reasoning once a user message follows."""

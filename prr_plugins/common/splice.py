@@ -24,6 +24,7 @@ from prr_plugins.common.chain import Chain, Media, call_ids, reasoning_of, root_
 from prr_plugins.common.lineage import Ambiguous, Match
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings, SpliceMode
+from prr_plugins.common.standin import common_prefix
 from prr_plugins.common.store import Store, Turn, TurnStore, turn_id
 
 logger = logging.getLogger(__name__)
@@ -393,7 +394,7 @@ class Splicer:
             known.append(context.sibling)
         best: tuple[Turn | None, int] = None, 0
         for turn, ids in known:
-            common = _common_prefix(ids, prompt_ids)
+            common = common_prefix(ids, prompt_ids)
             least = 1 if context.used else _SHARED_STEM
             if common >= max(least, best[1] + 1) and self.store.find(turn.keys[:1])[0]:
                 best = turn, common
@@ -430,16 +431,3 @@ def _fingerprint(conversation: Conversation) -> bytes:
         [conversation.model, conversation.lora],
     )
     return b"".join(root_key(part)[:4] for part in parts)
-
-
-def _common_prefix(one: list[int], other: list[int]) -> int:
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -15,10 +15,11 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 Message = dict[str, Any]
 Tools = list[dict[str, Any]] | None
+Content = Literal["some", "", None]
 
 
 class Render(Protocol):
@@ -34,6 +35,7 @@ class Render(Protocol):
         tools: Tools,
         add_generation_prompt: bool,
         template_kwargs: Mapping[str, Any],
+        /,
     ) -> str: ...
 
 
@@ -46,15 +48,18 @@ class Scene:
     """Id and name of each call of the assistant turn."""
     tools: Tools
     template_kwargs: Mapping[str, Any]
+    content: Content = "some"
+    """The turn's content: some text, or how the client sent that there is none."""
 
     @cached_property
     def digest(self) -> bytes:
         """A hash of all of it."""
-        content = json.dumps([self.head, self.calls, self.tools, dict(self.template_kwargs)], default=str)
+        parts = [self.head, self.calls, self.tools, dict(self.template_kwargs), self.content]
+        content = json.dumps(parts, default=str)
         return hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).digest()
 
     def without_calls(self) -> Scene:
-        return replace(self, calls=())
+        return replace(self, calls=(), content="some")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ _WITH_CALLS = tuple(
     for reasoning, content in ((True, True), (True, False), (False, True), (False, False))
     if reasoning or content or arguments
 )
+_CALLS_ONLY = tuple(sorted(_WITH_CALLS, key=lambda placement: placement.content))
 _WITHOUT_CALLS = (Placement(True, True, False), Placement(False, True, False), Placement(True, False, False))
 
 
@@ -84,6 +90,8 @@ class Tail:
     """Which mark was the last one."""
     shows_reasoning: bool
     """The reasoning mark is in the rendered text."""
+    ends_turn: bool
+    """Nothing that a model samples comes behind the mark, but what is left of the call that holds it, and the close."""
 
 
 class StandIns:
@@ -94,11 +102,14 @@ class StandIns:
         # Words of letters only: no tokenizer, template or JSON writer changes them; random: no content can hold them.
         word = "".join(chr(ord("a") + byte % 26) for byte in secrets.token_bytes(24))
         self._reasoning, self._content, self._arguments, self._user = (f"{kind}{word}" for kind in "rcau")
-        self.marks = (self._reasoning, self._content, self._arguments, self._user)
+        self.other_text = self._user
 
     def placements(self, scene: Scene) -> tuple[Placement, ...]:
         """Placements in the order they should be tried."""
-        return _WITH_CALLS if scene.calls else _WITHOUT_CALLS
+        if not scene.calls:
+            return _WITHOUT_CALLS
+        # Some templates write a call and an empty content otherwise than a call alone.
+        return _WITH_CALLS if scene.content == "some" else _CALLS_ONLY
 
     def tail(
         self, scene: Scene, placement: Placement, new_messages: Sequence[Message], add_generation_prompt: bool
@@ -108,10 +119,11 @@ class StandIns:
         text = self._try(messages, scene, add_generation_prompt)
         if text is None:
             return None
-        end, mark = max((text.rfind(word) + len(word), word) if word in text else (-1, "") for word in self.marks[:3])
+        marks = (self._reasoning, self._content, self._arguments)
+        end, mark = max((text.rfind(word) + len(word), word) if word in text else (-1, "") for word in marks)
         if end < 0:
             return None
-        return Tail(text[end:], mark, self._reasoning in text)
+        return Tail(text[end:], mark, self._reasoning in text, not scene.calls or mark == self._arguments)
 
     def reasoning_frame(self, scene: Scene) -> tuple[str, str] | None:
         """The text in front of a turn's reasoning (from the question on) and between reasoning and content."""
@@ -136,7 +148,8 @@ class StandIns:
         return {"role": "user", "content": self._user}
 
     def _assistant(self, scene: Scene, placement: Placement) -> Message:
-        message: Message = {"role": "assistant", "content": self._content if placement.content else ""}
+        empty = None if scene.content is None else ""
+        message: Message = {"role": "assistant", "content": self._content if placement.content else empty}
         if placement.reasoning:
             message["reasoning"] = message["reasoning_content"] = self._reasoning
         if scene.calls:
@@ -160,6 +173,25 @@ class StandIns:
             return self._render(list(messages), tools, add_generation_prompt, template_kwargs)
         except Exception:  # whatever a template or an engine raises on messages that it does not support
             return None
+
+
+def shows_content(content: Any) -> Content:
+    """What a `Scene` keeps of a message's content."""
+    return None if content is None else "" if content in ("", []) else "some"
+
+
+def common_prefix(one: str | list[int], other: str | list[int]) -> int:
+    """Length of what two texts, or two lists of ids, begin with in common."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def leading(messages: Sequence[Message]) -> Iterator[Message]:

@@ -1,0 +1,202 @@
+"""How a turn ends: what of a stand-in's tail stands behind the last sampled token.
+
+A tail (standin.py) begins behind a mark inside the assistant turn. It holds what is left of the turn's calls, the
+close, and all that follows. Where the completion ended in it depends on the last id alone: a stop that was sampled,
+or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from prr_plugins.common.frames import Frame, Frames
+from prr_plugins.common.seam import Seams
+from prr_plugins.common.standin import Message, Placement, Scene, StandIns, Tail, common_prefix
+
+
+class Refused(Exception):
+    """There is no answer; the reason is one of docs/refusals.md."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
+class Ending(NamedTuple):
+    """What stands behind the completion: `text`, after the last `dropped` (0 or 1) sampled ids are taken off."""
+
+    text: str
+    dropped: int = 0
+    inserted: int = 0
+    """Characters at the start of `text` that end an open reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A turn and its new messages as a stand-in shows them."""
+
+    scene: Scene
+    placement: Placement
+    new_messages: Sequence[Message]
+    generate: bool
+    tail: Tail
+    frame: Frame
+
+
+class Endings:
+    """Finds the ending of a shown turn.
+
+    spelling: "template" takes a sampled stop off where history spells it differently; "sampled" keeps it.
+    reasoning_end: what ends reasoning, for templates that never write any.
+    """
+
+    def __init__(
+        self,
+        stand_ins: StandIns,
+        frames: Frames,
+        seams: Seams,
+        spelling: Literal["template", "sampled"],
+        reasoning_end: str | None,
+    ) -> None:
+        self._stand_ins = stand_ins
+        self._frames = frames
+        self._seams = seams
+        self._spelling = spelling
+        self._reasoning_end = reasoning_end
+
+    def show(self, scene: Scene, new_messages: Sequence[Message], generate: bool) -> Shown:
+        """The turn by the first placement that serves.
+
+        One serves best when the turn ends in the same way with and without messages behind it.
+        """
+        second_best: Shown | None = None
+        for placement in self._stand_ins.placements(scene):
+            tail = self._stand_ins.tail(scene, placement, new_messages, generate)
+            if tail is None:
+                continue
+            frame = self._frames.frame(scene, placement)
+            shown = Shown(scene, placement, new_messages, generate, tail, frame)
+            if frame.alone is not None and frame.alone.mark == tail.mark and tail.text.startswith(frame.alone.text):
+                return shown
+            if second_best is None and (frame.alone is None or frame.alone.mark == tail.mark):
+                second_best = shown
+        if second_best is None:
+            raise Refused("unsupported_by_template")
+        return second_best
+
+    def after_stop(self, turn: Shown, stop_id: int) -> Ending:
+        """Behind a stop that was sampled."""
+        stop = self._seams.texts.get(stop_id) or self._seams.decode([stop_id])
+        tail, alone = turn.tail, turn.frame.alone
+        if alone is not None and tail.text.startswith(alone.text) and stop in alone.text:
+            # The turn's own stop is the first one; where more of the turn comes behind the mark, the last.
+            at = alone.text.index(stop) if tail.ends_turn else alone.text.rindex(stop)
+            return Ending(tail.text[at + len(stop) :])
+        closing = self._closing(turn)
+        if closing is None:
+            # The calls themselves look different with messages behind them: go by the first stop, if no news stand in
+            # front of it.
+            at = tail.text.find(stop)
+            if at < 0 or not tail.ends_turn or at + len(stop) > self._unmoved(turn):
+                raise Refused("close_unknown")
+            return Ending(tail.text[at + len(stop) :])
+        if closing.lstrip().startswith(stop):
+            return Ending(closing[closing.index(stop) + len(stop) :])
+        if stop in self._frames.openers(turn.scene):
+            raise Refused("stop_opens_other_role", stop)
+        if self._spelling == "template":
+            return Ending(closing, dropped=1)
+        written = self._seams.starts(closing) if turn.frame.close else None
+        return Ending(closing[len(written or "") :])
+
+    def after_cut(self, turn: Shown, completion_ids: Sequence[int], reasoning_open: bool) -> Ending:
+        """Behind a completion that ended without a stop."""
+        closing = self._closing(turn)
+        if closing is None:
+            raise Refused("close_unknown")
+        if not reasoning_open:
+            return Ending(closing[self._already_written(completion_ids, closing) :])
+        learnt = self._frames.reasoning(turn.scene)
+        end = learnt[1] if learnt else self._reasoning_end
+        if end is None:
+            raise Refused("reasoning_end_unknown")
+        if self._seams.starts(end) is not None and self._seams.starts(end) == self._seams.starts(closing):
+            return Ending(closing)  # reasoning is a message of its own (Harmony): one close ends both
+        return Ending(end + closing, inserted=len(end))
+
+    def reasoning_open(self, scene: Scene, turn_ids: Sequence[int], sampled: int) -> bool:
+        """Whether the turn's last reasoning marker opens reasoning, by the markers that the template writes."""
+        learnt = self._frames.reasoning(scene)
+        if learnt is None:
+            return False
+        start, end = (self._marker(text) for text in learnt)
+        if not start or not end or start == end:
+            return False
+        generated = len(self._frames.generation_ids(scene))
+        turn = turn_ids[max(0, len(turn_ids) - sampled - generated) :]
+        ids = self._seams.ids
+        if start in ids and end in ids:
+            last = next((token for token in reversed(turn) if token in (ids[start], ids[end])), None)
+            return last == ids[start]
+        text = self._seams.decode(turn)
+        return text.rfind(start) > text.rfind(end)
+
+    def bounds(self, turn: Shown, ending: Ending) -> list[int]:
+        """Characters of `ending.text` at which each new message, and then the generation prompt, begin."""
+        shift = len(turn.tail.text) - len(ending.text)
+        bounds = []
+        for count in range(len(turn.new_messages) + 1):
+            part = self._stand_ins.tail(turn.scene, turn.placement, turn.new_messages[:count], False)
+            bounds.append(max(0, common_prefix(part.text if part else "", turn.tail.text) - shift))
+        bounds[0] = max(bounds[0], ending.inserted)
+        return [min(max(bounds[: index + 1]), len(ending.text)) for index in range(len(bounds))]
+
+    def _closing(self, turn: Shown) -> str | None:
+        """The turn's close and all that follows: the tail without what is left of the calls."""
+        tail, frame = turn.tail, turn.frame
+        if not turn.scene.calls:
+            return tail.text
+        if frame.alone is not None and frame.close is not None:
+            calls = frame.alone.text[: len(frame.alone.text) - len(frame.close)]
+            if tail.text.startswith(calls):
+                return tail.text[len(calls) :]
+        # Else, what the same messages are given behind a turn without calls, if that is what stands here too.
+        bare = self._stand_ins.tail(
+            turn.scene.without_calls(), Placement(False, True, False), turn.new_messages, turn.generate
+        )
+        if bare is not None and bare.text and tail.text.endswith(bare.text):
+            calls = tail.text[: len(tail.text) - len(bare.text)]
+            if not self._frames.stops_in(calls):
+                return bare.text
+        return None
+
+    def _unmoved(self, turn: Shown) -> int:
+        """How many characters of the tail do not depend on what the new messages say."""
+        others = [{**message, "content": self._stand_ins.other_text} for message in turn.new_messages]
+        other = self._stand_ins.tail(turn.scene, turn.placement, others, turn.generate)
+        return common_prefix(other.text, turn.tail.text) if other is not None and other.mark == turn.tail.mark else 0
+
+    def _already_written(self, completion_ids: Sequence[int], closing: str) -> int:
+        """How many characters of `closing` the completion already ends with.
+
+        Only whole tokens from a marker on count: a cut just behind `<|im_end|>` (a server that ignores stops) is
+        not closed again, a newline of the content is not taken for one of the frame.
+        """
+        marker = self._seams.starts(closing)
+        if marker is None:
+            return 0
+        marker_id = self._seams.ids[marker]
+        ids = self._seams.encode(closing)
+        for length in range(min(len(ids), len(completion_ids)), 0, -1):
+            if completion_ids[-length] == marker_id and list(completion_ids[-length:]) == ids[:length]:
+                text = self._seams.decode(ids[:length])
+                return len(text) if closing.startswith(text) else len(marker)
+        return 0
+
+    def _marker(self, frame: str) -> str:
+        """The marker in a reasoning frame: its last added token, or its last line of text."""
+        added = [match[0] for match in self._seams.added(frame)]
+        return added[-1] if added else frame.strip().rpartition("\n")[2]
