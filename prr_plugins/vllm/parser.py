@@ -58,6 +58,8 @@ class LosslessParser(DelegatingParser):
         self._shown = ""  # content of a guided completion so far, see `_forced_delta`
         self._named_sent = False
         self._failed = False
+        self._finished = False
+        self._hide = False
 
     # ------------------------------------------------------------------------------------ what vLLM calls
 
@@ -82,7 +84,9 @@ class LosslessParser(DelegatingParser):
         self._finish(finish_reason)
         parsed = self.parsed
         if parsed is None:
-            return None, model_output, None
+            reasons = self._opened or (self.prr_format.reasoning_start or "\0") in model_output
+            self._hide = reasons and not request.include_reasoning
+            return None, self._presentable(model_output), None
         if self._forced(request):
             calls, content = self._extract_tool_calls(parsed.content, request, enable_auto_tools)
             return parsed.reasoning, content, calls
@@ -101,7 +105,7 @@ class LosslessParser(DelegatingParser):
         from prr_plugins.vllm.serving import claim
 
         finish_reason = claim(request, self, delta_token_ids)
-        if self._stream is None:
+        if self._stream is None and not self._failed:
             if prompt_token_ids is not None:
                 self._prompt_ids = prompt_token_ids
             self._open(request, "eager" if self.runtime is None else self.runtime.settings.stream_arguments)
@@ -120,8 +124,8 @@ class LosslessParser(DelegatingParser):
 
     @property
     def parsed(self) -> ParsedCompletion | None:
-        """The whole result, once the completion is finished; None after a fault."""
-        return None if self._failed or self._stream is None else self._stream.result
+        """The whole result, once the completion is finished; None before, and after a fault."""
+        return self._stream.result if self._finished and self._stream is not None else None
 
     @property
     def reasoning_open(self) -> bool | None:
@@ -135,35 +139,52 @@ class LosslessParser(DelegatingParser):
 
     def reasoning_span(self, completion_ids: Sequence[int]) -> tuple[int, int] | None:
         """Token range of the reasoning in `completion_ids`, None where there is none."""
-        return self._view.reasoning_span(completion_ids, self._opened) if self.reasoning_parser_cls else None
+        if self.reasoning_parser_cls is None:
+            return None
+        span = self._view.reasoning_span(completion_ids, self._opened)
+        if span is not None and span[1] == len(completion_ids) and self.reasoning_open is False:
+            return self._span_of_segments()  # a call ended it, without the marker
+        return span
+
+    def _span_of_segments(self) -> tuple[int, int] | None:
+        parsed = self.parsed
+        if parsed is None or parsed.tokens is None:
+            return None
+        kinds = [None if s.segment is None else parsed.segments[s.segment].kind for s in parsed.tokens.spans]
+        spans = [span for span, kind in zip(parsed.tokens.spans, kinds, strict=True) if kind == "reasoning"]
+        return (spans[0].start, spans[-1].end) if spans else None
 
     # ------------------------------------------------------------------------------------ the completion
 
     def _open(self, request: Any, policy: Policy) -> None:
-        self._initialize_history_tool_call_cnt(request)
-        tail = self._view.tail_text(self._prompt_ids) if self._prompt_ids else ""
         self._deltas = DeltaAssembler(self._new_id, reasoning=request.include_reasoning)
-        self._stream = StreamParser(
-            self.prr_format,
-            tools=self._tool_dicts,
-            prompt_tail=tail,
-            reasoning=self.reasoning_parser_cls is not None,
-            tool_calls=self._calls(request),
-            stream_arguments=policy,
-            tokenizer=self.model_tokenizer,
-        )
-        self._opened = self._stream.reasoning_open
+        self._hide = not request.include_reasoning
+        try:
+            self._initialize_history_tool_call_cnt(request)
+            self._stream = StreamParser(
+                self.prr_format,
+                tools=self._tool_dicts,
+                prompt_tail=self._view.tail_text(self._prompt_ids) if self._prompt_ids else "",
+                reasoning=self.reasoning_parser_cls is not None,
+                tool_calls=self._calls(request),
+                stream_arguments=policy,
+                tokenizer=self.model_tokenizer,
+            )
+            self._opened = self._stream.reasoning_open
+        except Exception as e:
+            self._fail(e)
 
     def _feed(self, text: str, ids: Sequence[int]) -> list[Delta]:
         return self._guard(text, lambda stream: stream.feed(text, ids))
 
     def _finish(self, finish_reason: str) -> list[Delta]:
-        return self._guard("", lambda stream: stream.finish(finish_reason))
+        deltas = self._guard("", lambda stream: stream.finish(finish_reason))
+        self._finished = not self._failed
+        return deltas
 
     def _guard(self, text: str, step: Callable[[StreamParser], list[Delta]]) -> list[Delta]:
-        """One step of the parser; after a fault all further text is content."""
-        assert self._stream is not None
-        if not self._failed:
+        """One step of the parser; after a fault all text that is not shown yet is content."""
+        if self._stream is not None and not self._failed:
             shown = self._stream.shown
             try:
                 deltas = step(self._stream)
@@ -171,12 +192,26 @@ class LosslessParser(DelegatingParser):
                     raise RuntimeError("PRR_FAULT=parse")
                 return deltas
             except Exception as e:
-                self._failed = True
-                logger.error("parsing failed (%s: %s); the rest is returned as content", type(e).__name__, e)
-                if self.runtime is not None:
-                    self.runtime.parse_failed()
+                self._fail(e)
                 text = self._stream.text_from(shown)
+        text = self._presentable(text)
         return [Delta("content", text)] if text else []
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        logger.error("parsing failed (%s: %s); the rest is returned as content", type(error).__name__, error)
+        # What the client must not see ends with the reasoning, if that was still open.
+        self._hide = self._hide and (self._stream is None or self._stream.reasoning_open)
+        if self.runtime is not None:
+            self.runtime.parse_failed()
+
+    def _presentable(self, text: str) -> str:
+        """After a fault: the text, from behind the reasoning on where that is to be hidden."""
+        if not self._hide:
+            return text
+        _, end, rest = text.partition(self.prr_format.reasoning_end or "\0")
+        self._hide = not end
+        return rest
 
     def _calls(self, request: Any) -> bool:
         """Whether calls are read. Where vLLM would throw them away the markup stays in the content."""

@@ -28,11 +28,13 @@ def reasoning_only(qwen_dir: Path) -> Iterator[Chat]:
 def test_reasoning_only(reasoning_only: Chat, stream: bool) -> None:
     chat = reasoning_only
     messages = [*USER, {"role": "user", "content": f"{stream=}"}]
-    first = chat.ask(messages, f"Hm \n</think>\n\n I will.\n{call_text('a')}", stream=stream, tools=None)
+    first = chat.ask(
+        messages, f"Hm \n</think>\n\n I will.\n{call_text('a')}", stream=stream, tools=None, max_tokens=200
+    )
     assert first.message["reasoning"] == "Hm "
     assert first.message["content"] == f" I will.\n{call_text('a')}"
     assert first.finish_reason == "stop"
-    second = chat.ask([*messages, first.returned(), *USER], stream=stream, tools=None)
+    second = chat.ask([*messages, first.returned(), *USER], stream=stream, tools=None, max_tokens=200)
     assert second.prr["outcome"] == "spliced"
     assert second.prompt_ids[: len(first.turn)] == first.turn
 
