@@ -6,7 +6,7 @@ test). Equality is decided on exact values: a number equals another when its dec
 `1e3` and `1000.0`, but not `true` and `1`); text is compared character by character.
 
 Not part of a key: reasoning and call ids. They only break ties between turns with equal keys. A tool result names its
-call by position (which call of the turn), so that renamed ids change nothing.
+call by place (which call of which turn), so that renamed ids change nothing.
 
 One pass, linear in the history; messages arrive as new JSON with every request, so nothing is cached.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -56,7 +56,7 @@ class Chain:
     def __init__(self, messages: Sequence[Message]) -> None:
         self.links: list[Link] = []
         self._hash: Hash = hashlib.blake2b(digest_size=KEY_BYTES)
-        self._calls: dict[str, int] = {}
+        self._calls: dict[str, bytes] = {}
         for message in messages:
             self.links.append(_follow(self._hash, message, self._calls))
 
@@ -93,17 +93,16 @@ def reasoning_of(message: Message) -> str | None:
     return None
 
 
-def _follow(running: Hash, message: Message, known_calls: dict[str, int]) -> Link:
+def _follow(running: Hash, message: Message, known_calls: dict[str, bytes]) -> Link:
     role = str(message.get("role") or "")
     fields: list[bytes] = [_field("r", role)]
     calls: tuple[str | None, ...] = ()
     reasoning = None
     if role == "assistant":
-        fields.append(_field("t", "".join(_texts(message.get("content"))).strip()))
+        fields.append(_field("t", "".join(_texts(message.get("content"), _THOUGHT)).strip()))
         calls = call_ids(message)
         for call in _calls_of(message):
             fields += _call_form(call)
-        known_calls.update({call_id: index for index, call_id in enumerate(calls) if call_id is not None})
         reasoning = reasoning_of(message)
         if message.get("function_call"):
             fields.append(b"f" + _json(message["function_call"]))
@@ -113,8 +112,8 @@ def _follow(running: Hash, message: Message, known_calls: dict[str, int]) -> Lin
             fields += [_field("t", text) for text in texts]
         if role == "tool":
             call_id = message.get("tool_call_id")
-            position = known_calls.get(call_id) if isinstance(call_id, str) else None
-            fields.append(_field("i", str(call_id)) if position is None else b"p%d" % position)
+            place = known_calls.get(call_id) if isinstance(call_id, str) else None
+            fields.append(_field("i", str(call_id)) if place is None else b"p" + place)
         if message.get("tools"):
             fields.append(b"d" + _json(message["tools"]))
     if message.get("name"):
@@ -123,15 +122,17 @@ def _follow(running: Hash, message: Message, known_calls: dict[str, int]) -> Lin
     running.update(b"%d:%s;" % (len(fields), b",".join(b"%d" % len(field) for field in fields)))
     for field in fields:
         running.update(field)
-    return Link(role, running.copy().digest(), calls, reasoning)
+    digest = running.copy().digest()
+    known_calls.update({call_id: digest + b"%d" % n for n, call_id in enumerate(calls) if call_id is not None})
+    return Link(role, digest, calls, reasoning)
 
 
 def _field(kind: str, text: str) -> bytes:
     return (kind + text).encode(errors="surrogatepass")
 
 
-def _texts(content: Any) -> list[str]:
-    """The text of a content field: a string, or the texts of a part list, reasoning parts left out."""
+def _texts(content: Any, left_out: Collection[str] = ()) -> list[str]:
+    """The text of a content field: a string, or the texts of a part list, parts of the types `left_out` aside."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -143,7 +144,7 @@ def _texts(content: Any) -> list[str]:
                 texts.append(part)
             elif isinstance(part, dict) and part.get("type", "text") in _TEXT and isinstance(part.get("text"), str):
                 texts.append(part["text"])
-            elif not (isinstance(part, dict) and part.get("type") in _THOUGHT):
+            elif not (isinstance(part, dict) and part.get("type") in left_out):
                 raise Media(str(part.get("type")) if isinstance(part, dict) else type(part).__name__)
         return texts
     raise Media(type(content).__name__)
@@ -168,12 +169,7 @@ def arguments_form(arguments: Any) -> bytes:
     """
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return b"J{}"
-    if not isinstance(arguments, str):
-        return _json_form(json.dumps(arguments))
-    return _json_form(arguments)
-
-
-def _json_form(text: str) -> bytes:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     try:
         value = json.loads(text, parse_float=_number, parse_constant=_not_json)
     except (ValueError, RecursionError, ArithmeticError):
@@ -198,17 +194,18 @@ def _number(text: str) -> int | float | _Exact:
     number = Decimal(text)
     sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
-    while exponent < 0 and len(digits) > 1 and digits[-1] == 0:
-        digits, exponent = digits[:-1], exponent + 1
-    if digits == (0,):
+    if not number:
         return 0
-    if exponent >= 0 and exponent + len(digits) <= _LONGEST_INTEGER:
-        return int(number)
+    written = "".join(map(str, digits))
+    significant = written.rstrip("0")
+    exponent += len(written) - len(significant)
+    significant = "-" * sign + significant
+    if exponent >= 0 and exponent + len(significant) <= _LONGEST_INTEGER:
+        return int(significant) * int(10**exponent)
     near = float(text)
     if near - near == 0 and Decimal(repr(near)) == number:
         return near
-    stripped = "".join(map(str, digits)).rstrip("0")
-    return _Exact(f"{'-' if sign else ''}{stripped}e{exponent + len(digits) - len(stripped)}")
+    return _Exact(f"{significant}e{exponent}")
 
 
 def _not_json(constant: str) -> None:

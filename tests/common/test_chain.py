@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -37,6 +38,14 @@ def history() -> list[Message]:
         {"role": "tool", "tool_call_id": "call_b", "content": "ok"},
         {"role": "assistant", "content": "Two files."},
     ]
+
+
+def key_or_none(messages: list[Message]) -> bytes | None:
+    """None where the messages have no key: such a turn is never found."""
+    try:
+        return key(messages)
+    except Media:
+        return None
 
 
 def key(messages: list[Message]) -> bytes:
@@ -116,6 +125,9 @@ MUST_BREAK = {
     "results swapped": swap_results,
     "result order": lambda m: m.insert(3, m.pop(4)),
     "result given to another call": lambda m: m[3].update(tool_call_id="call_b"),
+    "reasoning part of another role": lambda m: m[1].update(
+        content=[{"type": "text", "text": "What is in /srv?"}, {"type": "thinking", "thinking": "Say no."}]
+    ),
     "message inserted": lambda m: m.insert(2, {"role": "user", "content": "Please."}),
     "message removed": lambda m: m.pop(0),
     "parts instead of one text": lambda m: m[1].update(
@@ -132,7 +144,30 @@ def test_may_change(change: Any) -> None:
 
 @pytest.mark.parametrize("change", MUST_BREAK.values(), ids=MUST_BREAK.keys())
 def test_must_break(change: Any) -> None:
-    assert key(changed(change)) != key(history())
+    assert key_or_none(changed(change)) != key(history())
+
+
+def test_a_result_belongs_to_a_call_of_one_turn() -> None:
+    """Two turns that call alike: a result of the first one again is not one of the second."""
+
+    def told(result_of: str) -> bytes:
+        messages: list[Message] = [{"role": "user", "content": "x"}]
+        for call_id in ("call_1", "call_2"):
+            called = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            messages.append({"role": "assistant", "tool_calls": [called]})
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": "y"})
+        messages[-1]["tool_call_id"] = result_of
+        return key(messages)
+
+    assert told("call_1") != told("call_2")
+
+
+def test_long_numbers_cost_linear_time() -> None:
+    """A hundred thousand zeros behind a point: with a square of them this would take seconds."""
+    begin = time.process_time()
+    assert arguments_form("1." + "0" * 200_000) == arguments_form("1")
+    assert arguments_form("0." + "0" * 200_000 + "1") != arguments_form("0")
+    assert time.process_time() - begin < 2
 
 
 @pytest.mark.parametrize("empty", [None, "", [], [{"type": "text", "text": ""}]])
