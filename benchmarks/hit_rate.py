@@ -79,25 +79,19 @@ def main() -> int:
         rates = f"hit rate {result.hit_rate:.1%} of {result.best_hit_rate:.1%} possible" if result.turns else "no turns"
         label = f"{result.mode.name}, variation {result.variation:g}, seed {result.seed}"
         console.print(f"{time.monotonic() - started:5.0f} s  {label}: {rates}", highlight=False)
+        for reason in result.dropped:
+            console.print(f"         left out: {reason}", highlight=False, markup=False)
 
     def on_server(name: str) -> None:
         console.print(f"{time.monotonic() - started:5.0f} s  starting the server: {name}", highlight=False)
 
-    results = run.run(
-        conversations,
-        arguments.model,
-        folder,
-        vocabulary,
-        variations,
-        seeds,
-        arguments.out.parent,
-        on_result,
-        on_server,
-    )
-    if not all(result.turns for result in results):
-        print(
-            "bench: the server could not run this trace:", *sorted(set(results[0].dropped)), sep="\n", file=sys.stderr
+    out = arguments.out
+    try:
+        results = run.run(
+            conversations, arguments.model, folder, vocabulary, variations, seeds, out.parent, on_result, on_server
         )
+    except trace.TraceError as error:
+        print(f"bench: the server cannot run this trace: {error}", file=sys.stderr)
         return 2
     title = f"{arguments.trace.name} on {arguments.model}, variation {variation:g}, blocks of {BLOCK_SIZE}"
     report.show(console, results, variation, title)
@@ -107,10 +101,10 @@ def main() -> int:
         "block_size": BLOCK_SIZE,
         "trace": arguments.trace.name,
     }
-    report.write_json(arguments.out, results, variation, seeds, about)
-    plot = arguments.out.with_suffix(".png")
+    report.write_json(out, results, variation, seeds, about)
+    plot = out.with_suffix(".png")
     report.plot(plot, results, variation)
-    console.print(f"written: {arguments.out}, {plot}", highlight=False, soft_wrap=True)
+    console.print(f"written: {out}, {plot}", highlight=False, soft_wrap=True)
     return 0
 
 

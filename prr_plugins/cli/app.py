@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from prr_plugins.cli import check, doctor, parse
+from prr_plugins.cli import check, demo, doctor, matrix, parse
 
 app = typer.Typer(
     help="Parse-Render Roundtrip: lossless parsers and prompt splicing for vLLM and SGLang.",
@@ -22,3 +22,5 @@ def _root() -> None:
 app.command("parse")(parse.command)
 app.command("check")(check.command)
 app.command("doctor")(doctor.command)
+app.command("matrix")(matrix.command)
+app.command("demo")(demo.command)

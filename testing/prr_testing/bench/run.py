@@ -7,6 +7,7 @@ each replay has a `cache_salt` of its own, so that a mode cannot profit from ano
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from ..chat import chat
 from ..demo.replay import common_prefix, max_cached_tokens
 from ..server import Server, serve
 from ..tokens import Vocabulary
-from .trace import Conversation, Step
+from .trace import Conversation, Step, TraceError
 from .writing import write
 
 
@@ -126,7 +127,10 @@ def run(
     on_result: Callable[[Result], None],
     on_server: Callable[[str], None],
 ) -> list[Result]:
-    """Every mode at every variation rate and seed; one server at a time. Each result is told as it comes."""
+    """Every mode at every variation rate and seed; one server at a time. Each result is told as it comes.
+
+    Raises TraceError if a server refuses every conversation.
+    """
     results = []
     for name in dict.fromkeys(mode.server for mode in MODES):
         on_server(name)
@@ -138,6 +142,8 @@ def run(
                         if mode.server == name:
                             result = _replay(server, mode, conversations, model, vocabulary, variation, seed)
                             on_result(result)
+                            if not result.turns:
+                                raise TraceError("; ".join(result.dropped))
                             results.append(result)
     return results
 
@@ -193,7 +199,8 @@ def _conversation(
     seed: int,
 ) -> Iterator[TurnResult]:
     client = server.client()
-    body: dict[str, Any] = {"cache_salt": f"{mode.name}/{conversation.name}/{variation}/{seed}"}
+    replay_name = f"{mode.name}/{conversation.name}/{variation}/{seed}"
+    body: dict[str, Any] = {"cache_salt": hashlib.sha256(replay_name.encode()).hexdigest()}
     if mode.template_kwargs:
         body["chat_template_kwargs"] = dict(mode.template_kwargs)
     if mode.ours:

@@ -57,6 +57,7 @@ def run(
     for name, chosen in (("stock", parsers.STOCK[engine][session.model]), ("prr", parsers.OURS[session.model])):
         ours = name == "prr"
         started = time.monotonic()
+        console.print(f"{name}: starting the server", highlight=False)
         options: dict[str, Any] = {
             "tool_parser": chosen.tool,
             "reasoning_parser": chosen.reasoning,
