@@ -1,0 +1,418 @@
+"""`make bench-parsers`: CPU time per token of every parser: ours as a library and inside vLLM, vLLM's, SGLang's.
+
+Completions are written in each family's format around real program text and prose; every one is checked to parse to
+its call before it is timed. Measured is the parser alone (`process_time`), fed with the text pieces that the family's
+tokenizer makes, one token or eight a delta, and the whole text at once. All parsers run in one run of this script,
+round by round; figures are medians. A parser that needs longer than the cap is stopped and its figure is that of the
+tokens it got through, marked `capped`: it is a lower bound, nothing is extrapolated.
+
+Writes out/bench_parsers.json and out/bench_parsers.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from canitoolcall.adapters import sglang as sglang_adapter
+from canitoolcall.adapters.base import ReplayInput
+from canitoolcall.fixtures import load_families
+
+from prr_plugins.common.formats import FORMATS
+from prr_plugins.common.machine import StreamParser, parse
+from prr_testing import adapters
+from prr_testing.vocabularies import vocabulary
+from prr_testing.writers import TOOL, WRITERS, Writer, code, prose
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "out"
+# tokens of reasoning and of the argument
+CASES: Mapping[str, tuple[int, int]] = {
+    "short call": (30, 20),
+    "1k total": (512, 450),
+    "8k code": (30, 8_192),
+    "32k reasoning": (32_768, 20),
+    "64k total": (32_768, 32_768),
+}
+GROWTH = ("1k total", "64k total")
+DELTAS = {"1 token": 1, "8 tokens": 8, "whole": 0}
+PARSERS = ("prr", "prr_in_vllm", "vllm", "sglang")
+CAP = 4.0  # seconds of CPU time for one completion
+CHECK_EVERY = 64  # deltas between looks at the clock
+
+
+@dataclass(frozen=True)
+class Input:
+    """One completion, cut as a stream cuts it; `groups` of ids and their texts."""
+
+    writer: Writer
+    text: str
+    ids: list[int]
+    texts: list[str]
+    groups: list[list[int]]
+
+
+# Feeds (text, ids, last) and so parses; made anew for each completion.
+Feed = Callable[[str, list[int], bool], object]
+
+
+@cache
+def made(format: str, case: str) -> tuple[str, list[int]]:
+    """The completion of a case, and its ids; it is checked that it reads as one call with that argument."""
+    writer = WRITERS[format]
+    tok = adapters.tokenizer(writer.model)
+    reasoning_tokens, argument_tokens = CASES[case]
+
+    def cut(text: str, tokens: int) -> str:
+        ids = tok.encode(text[: tokens * 8], add_special_tokens=False)[:tokens]
+        return str(tok.decode(ids)).strip("\ufffd").strip()
+
+    reasoning, argument = cut(prose(), reasoning_tokens), cut(code(), argument_tokens)
+    text = writer.write(reasoning, argument)
+    result = parse(format, text, tools=[TOOL], prompt_tail=writer.tail)
+    (call,) = result.parsed_tool_calls
+    assert json.loads(call.arguments) == {"content": argument}, f"{format}: the argument does not come back"
+    assert (result.reasoning if writer.reasons else result.content or "") == reasoning or writer.reasons
+    return text, [int(i) for i in tok.encode(text, add_special_tokens=False)]
+
+
+@cache
+def prepare(format: str, case: str, delta: str) -> Input:
+    """A case cut for one way to stream it."""
+    text, ids = made(format, case)
+    size = DELTAS[delta] or len(ids)
+    groups = [ids[i : i + size] for i in range(0, len(ids), size)]
+    writer = WRITERS[format]
+    texts = [text] if len(groups) == 1 else adapters.text_pieces(writer.model, groups)
+    return Input(writer, text, ids, texts, groups)
+
+
+# ---------------------------------------------------------------------------------------------- the parsers
+
+
+def prr(format: str, whole: bool, source: Input) -> Feed:
+    parser = StreamParser(
+        format, tools=[TOOL], prompt_tail=source.writer.tail, stream_arguments="complete" if whole else "eager"
+    )
+
+    def feed(text: str, ids: list[int], last: bool) -> object:
+        deltas = parser.feed(text, ids)
+        if last:
+            deltas += parser.finish()
+        return deltas
+
+    return feed
+
+
+@cache
+def _vllm(name: str) -> adapters.Vllm:
+    adapter = {"vllm": adapters.Vllm, "prr_in_vllm": adapters.PrrInVllm}[name]()
+    if isinstance(adapter, adapters.PrrInVllm):
+        adapter.policy = "eager"  # type: ignore[misc]  # the default, as a server has it
+    return adapter
+
+
+def in_vllm(name: str, whole: bool, source: Input) -> Feed:
+    adapter = _vllm(name)
+    raw = _raw(source)
+    setup = adapter._setup(raw, [TOOL])
+    request, parser = adapter._request_and_parser(setup, stream=not whole)
+    prompt_ids = setup.prompt_ids
+    if whole:
+        parser.set_prompt_token_ids(prompt_ids)
+        return lambda text, ids, last: parser.parse(text, request, enable_auto_tools=True, model_output_token_ids=ids)
+    return lambda text, ids, last: parser.parse_delta(text, ids, request, prompt_token_ids=prompt_ids, finished=last)
+
+
+def sglang(whole: bool, source: Input) -> Feed:
+    """Both of SGLang's parsers one after the other, as its server feeds them."""
+    from sglang.srt.entrypoints.openai.protocol import Tool
+    from sglang.srt.function_call.function_call_parser import FunctionCallParser
+    from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+    rule = sglang_adapter.resolve_parsers(source.writer.family, source.writer.model)
+    if rule is None or rule.tool_call_parser is None:
+        raise LookupError(f"SGLang has no parser for {source.writer.model}")
+    calls = FunctionCallParser([Tool.model_validate(TOOL)], rule.tool_call_parser)
+    reasoning = None
+    if rule.reasoning_parser:
+        # the prompt opened the reasoning, unless the completion does
+        reasoning = ReasoningParser(rule.reasoning_parser, stream_reasoning=True, force_reasoning=_open(source))
+
+    def feed(text: str, ids: list[int], last: bool) -> object:
+        thought = ""
+        if reasoning is not None:
+            step = reasoning.parse_non_stream if whole else reasoning.parse_stream_chunk
+            thought, text = step(text)
+        if whole:
+            return thought, calls.parse_non_stream(text) if calls.has_tool_call(text) else text
+        return thought, calls.parse_stream_chunk(text) if text else None
+
+    return feed
+
+
+def _open(source: Input) -> bool:
+    return source.writer.tail.rstrip().endswith(("<think>", "think<|sep|>"))
+
+
+def _raw(source: Input) -> ReplayInput:
+    family = load_families()[source.writer.family]
+    reference = family.reference_for(source.writer.model)
+    return ReplayInput(
+        fixture_id="bench",
+        family=source.writer.family,
+        model=source.writer.model,
+        text=source.text,
+        generation_prompt=source.writer.tail,
+        stop_tokens=reference.stop_tokens if reference else (),
+    )
+
+
+def feed_of(parser: str, format: str, whole: bool, source: Input) -> Feed:
+    if parser == "prr":
+        return prr(format, whole, source)
+    if parser == "sglang":
+        return sglang(whole, source)
+    return in_vllm(parser, whole, source)
+
+
+# ---------------------------------------------------------------------------------------------- measuring
+
+
+def measure(parser: str, format: str, case: str, delta: str) -> dict[str, Any]:
+    """One parser on one completion: microseconds per token, and how far it got."""
+    source = prepare(format, case, delta)
+    repeat = 50 if case == "short call" else 1  # a short one is too quick for the clock
+    spent = 0.0
+    for _ in range(repeat):
+        feed = feed_of(parser, format, DELTAS[delta] == 0, source)
+        done = 0
+        final = len(source.texts) - 1
+        begin = time.process_time()
+        for i, (text, ids) in enumerate(zip(source.texts, source.groups, strict=True)):
+            feed(text, ids, i == final)
+            done += len(ids)
+            if i % CHECK_EVERY == 0 and time.process_time() - begin > CAP:
+                break
+        spent += time.process_time() - begin
+    return {"us_per_token": 1e6 * spent / repeat / done, "tokens": done, "capped": done < len(source.ids)}
+
+
+def rounds(parsers: Sequence[str], formats: Sequence[str], repeats: int, step: Callable[[str], None]) -> list[Any]:
+    """Rows of medians. What was capped, or cannot run, is not tried again."""
+    rows: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
+    for round in range(repeats):
+        for format in formats:
+            for case in CASES:
+                for delta in DELTAS:
+                    for parser in parsers:
+                        key = (format, case, delta, parser)
+                        before = rows.setdefault(key, [])
+                        if round and (before[-1].get("error") or before[-1].get("capped") or _slow(before[-1])):
+                            continue
+                        try:
+                            before.append(measure(*_order(key)))
+                        except Exception as error:  # of the parser measured: it is the row's value
+                            before.append({"error": f"{type(error).__name__}: {error}"[:200]})
+                    step(f"{format} {case}")
+    made = []
+    for (format, case, delta, parser), found in rows.items():
+        row = {"format": format, "case": case, "delta": delta, "parser": parser, **found[0]}
+        if "us_per_token" in row:
+            row["us_per_token"] = round_to(statistics.median(f["us_per_token"] for f in found))
+            row["rounds"] = len(found)
+        made.append(row)
+    return made
+
+
+def _order(key: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+    format, case, delta, parser = key
+    return parser, format, case, delta
+
+
+def _slow(row: Mapping[str, Any]) -> bool:
+    return bool(row["us_per_token"] * row["tokens"] > 2e6)
+
+
+def round_to(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+# ---------------------------------------------------------------------------------------------- what it says
+
+
+def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Ratios: ours over the faster engine for each format, case and delta; growth of ours.
+
+    An engine's capped figure is a lower bound of its time, so the ratio is then an upper bound of ours.
+    """
+    at = {(r["format"], r["case"], r["delta"], r["parser"]): r for r in rows if "us_per_token" in r}
+    formats = sorted({key[0] for key in at})
+
+    def cost(*key: str) -> float | None:
+        found = at.get(key)  # type: ignore[arg-type]
+        return found["us_per_token"] if found else None
+
+    ratios: dict[str, dict[str, Any]] = {}
+    for format in formats:
+        ratios[format] = {}
+        for case in CASES:
+            for delta in DELTAS:
+                engines = {e: c for e in ("vllm", "sglang") if (c := cost(format, case, delta, e))}
+                ours, inside = cost(format, case, delta, "prr"), cost(format, case, delta, "prr_in_vllm")
+                if not engines or ours is None:
+                    continue
+                faster = min(engines, key=engines.__getitem__)
+                ratios[format][f"{case}, {delta}"] = {
+                    "faster_engine": faster,
+                    "prr_to_faster": round_to(ours / engines[faster]),
+                    "prr_in_vllm_to_vllm": round_to(inside / engines["vllm"]) if inside and "vllm" in engines else None,
+                    "engine_capped": bool(at[format, case, delta, faster]["capped"]),
+                }
+    growth = {}
+    for parser in PARSERS:
+        growth[parser] = {
+            f"{format}, {delta}": round_to(b["us_per_token"] * b["tokens"] / (a["us_per_token"] * a["tokens"]))
+            for format in formats
+            for delta in DELTAS
+            if (a := at.get((format, GROWTH[0], delta, parser)))
+            and (b := at.get((format, GROWTH[1], delta, parser)))
+            and not a["capped"]
+            and not b["capped"]
+        }
+    streamed = {
+        format: max((row["prr_to_faster"] for name, row in found.items() if "whole" not in name), default=None)
+        for format, found in ratios.items()
+    }
+    return {
+        "worst_streamed_prr_to_faster_engine": streamed,
+        "goal_half_met": {format: worst is not None and worst <= 0.5 for format, worst in streamed.items()},
+        "worst_growth_1k_to_64k": {p: max(g.values(), default=None) for p, g in growth.items()},
+        "ratios": ratios,
+        "growth_1k_to_64k": growth,
+    }
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """The table for a person."""
+    from rich.console import Console
+    from rich.table import Table
+
+    at = {(r["format"], r["case"], r["delta"], r["parser"]): r for r in report["rows"]}
+    table = Table(title="CPU time per token, µs (≥: capped, a lower bound)", title_justify="left")
+    for column in ("format", "case", "delta", *PARSERS, "prr / faster engine"):
+        table.add_column(column, justify="left" if column in ("format", "case", "delta") else "right")
+    for format in sorted({r["format"] for r in report["rows"]}):
+        for case in CASES:
+            for delta in DELTAS:
+                cells = []
+                for parser in PARSERS:
+                    row = at.get((format, case, delta, parser), {})
+                    value = row.get("us_per_token")
+                    cells.append("-" if value is None else f"{'≥' if row['capped'] else ''}{value:.2f}")
+                ratio = report["summary"]["ratios"].get(format, {}).get(f"{case}, {delta}", {}).get("prr_to_faster")
+                table.add_row(format, case, delta, *cells, "-" if ratio is None else f"{ratio:.2f}")
+        table.add_section()
+    Console().print(table)
+    summary = report["summary"]
+    Console().print("worst ratio of a stream, by format:", summary["worst_streamed_prr_to_faster_engine"])
+    Console().print("growth of the work from 1k to 64k tokens, worst:", summary["worst_growth_1k_to_64k"])
+
+
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """Microseconds per token against length, one token a delta: flat is linear."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    formats = sorted({r["format"] for r in report["rows"]})
+    columns = 4
+    lines = -(-len(formats) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(14, 3 * lines), sharex=True, sharey=True, squeeze=False)
+    for axis, format in zip(axes.flat, formats, strict=False):
+        for parser in PARSERS:
+            points = sorted(
+                (r["tokens"], r["us_per_token"])
+                for r in report["rows"]
+                if r["format"] == format and r["parser"] == parser and r["delta"] == "1 token" and "us_per_token" in r
+            )
+            axis.plot(*zip(*points, strict=True) if points else ((), ()), marker="o", label=parser)
+        axis.set_title(format)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+    axes[0][0].legend()
+    figure.supxlabel("tokens parsed")
+    figure.supylabel("CPU µs per token, one token a delta")
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="CPU time per token of every parser.")
+    parser.add_argument("--family", nargs="*", default=[], help="formats, with or without prr_ (default: all)")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds; the median counts")
+    parser.add_argument("--no-sglang", action="store_true")
+    parser.add_argument("--out", type=Path, default=OUT / "bench_parsers.json")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    wanted = {f"prr_{name.removeprefix('prr_')}" for name in options.family}
+    formats = [name for name in WRITERS if name in FORMATS and (not wanted or name in wanted)]
+    if options.child:
+        from prr_testing import sglang_cpu  # noqa: F401  # stand-ins for GPU packages
+
+        print("\n" + json.dumps(rounds(["sglang"], formats, options.repeats, lambda what: None)))
+        return 0
+
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    rows: list[Any] = []
+    missing: dict[str, str] = {}
+    columns = (TextColumn("{task.description:36}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task("", total=options.repeats * len(formats) * len(CASES) * len(DELTAS))
+        rows += rounds(
+            PARSERS[:3], formats, options.repeats, lambda what: progress.update(task, advance=1, description=what)
+        )
+        if not options.no_sglang:
+            progress.update(task, description="SGLang, in its own environment", completed=0)
+            command = [ROOT / ".venv/sglang/bin/python", __file__, "--child", "--repeats", str(options.repeats)]
+            command += ["--family", *formats]
+            environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+            done = subprocess.run(command, capture_output=True, text=True, env=environment)
+            if done.returncode:
+                missing["sglang"] = (done.stderr.strip().splitlines() or ["?"])[-1]
+            else:
+                rows += json.loads(done.stdout.strip().splitlines()[-1])
+    report = {
+        "python": platform.python_version(),
+        "cpu_seconds_cap": CAP,
+        "repeats": options.repeats,
+        "stand_in_tokenizers": [f for f in formats if vocabulary(WRITERS[f].model).stand_in],
+        "not_run": missing,
+        "summary": summarise(rows),
+        "rows": rows,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    plot(report, options.out.with_suffix(".svg"))
+    show(report)
+    print(options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
