@@ -183,6 +183,14 @@ def json_string(text: str) -> str:
     return str(encode_basestring(text))
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def escape_surrogates(text: str) -> str:
+    """`text` with each lone surrogate, which UTF-8 cannot write, as JSON escapes it."""
+    return _SURROGATE.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
+
+
 def value_json(raw: str, types: frozenset[str]) -> tuple[str, bool]:
     """The JSON text of one raw value, and whether it had to be repaired.
 

@@ -82,6 +82,7 @@ def assert_slices(result: ParsedCompletion) -> None:
         assert (getattr(result, kind) or "") == joined
     for call in result.parsed_tool_calls:
         assert call.raw_arguments in text
+        (call.name + call.arguments).encode()  # a response can be written: no lone surrogates
         assert is_json_object(call.arguments)
         if is_json_object(call.raw_arguments):
             assert call.arguments == call.raw_arguments

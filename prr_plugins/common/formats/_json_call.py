@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 
 from regex import Match
 
-from prr_plugins.common.arguments import repair
+from prr_plugins.common.arguments import escape_surrogates, repair
 from prr_plugins.common.completion import IncompleteStatus, SegmentKind
 from prr_plugins.common.formats._shared import END, FROM_REASONING, ReadCall, repeated
 from prr_plugins.common.machine import Call, Source
@@ -200,4 +200,4 @@ def _text(literal: str) -> str:
     if literal[:1] not in ("'", '"'):
         return literal
     mended = repair(literal)
-    return literal if mended is None else str(json.loads(mended))
+    return literal if mended is None else escape_surrogates(json.loads(mended))

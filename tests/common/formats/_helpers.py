@@ -145,6 +145,7 @@ def assert_laws(result: ParsedCompletion, text: str) -> None:
         assert (getattr(result, kind) or "") == joined
     for call in result.parsed_tool_calls:
         assert call.raw_arguments in text
+        (call.name + call.arguments).encode()  # a response can be written: no lone surrogates
         assert is_json_object(call.arguments), call.arguments
         if is_json_object(call.raw_arguments):
             assert call.arguments == call.raw_arguments

@@ -231,6 +231,12 @@ def test_a_list_is_one_expression() -> None:
     assert [c.raw_arguments for c in result.incomplete_calls] == ["n=1", "q='x"]
 
 
+def test_escaped_surrogates_stay_escaped() -> None:
+    """Half a pair has no UTF-8: as a character it would fail the response."""
+    llama(r"[find(q='\U0000d83d')]", calls=[("find", r'{"q": "\ud83d"}')])
+    llama(r'{"name": "find", "parameters": "{\"q\": \"\ud83d\"}"}', calls=[("find", r'{"q": "\ud83d"}')])
+
+
 def test_stop_tokens_in_the_text() -> None:
     llama("Bye<|eot_id|>", content="Bye")
     llama('{"name": "now", "parameters": {}}<|eom_id|>', calls=[("now", {})], content=None)
