@@ -79,8 +79,9 @@ def _message(s: Source, begun: str) -> Iterator[None]:
         yield from _body(s, text, start)
     elif header is None and (inside or (yield from s.decide(_WHOLE_HEADER)) is None):
         text = begun + s.buf[s.pos :]
-        s.take("markup", len(s.buf))
-        if "to=" in text:
+        calls = "to=" in text
+        s.take("content" if calls and not s.tool_calls else "markup", len(s.buf))
+        if calls and s.tool_calls:
             s.lose_call(start, "incomplete", _recipient(s, text) or None)
     elif end := (yield from s.at(*_ENDS)):
         s.take("markup", s.pos + len(end))

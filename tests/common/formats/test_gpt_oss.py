@@ -281,6 +281,8 @@ def test_halves_switched_off() -> None:
         text, with_reasoning=False, content="<|channel|>analysis<|message|>T<|end|>", calls=[("lookup", {"term": "t"})]
     )
     harmony(text, with_tool_calls=False, reasoning="T", content=text[text.index("<|start|>") :], calls=[])
+    cut = text[: text.index("<|start|>")] + "<|start|>assistant to=functions.f"
+    harmony(cut, with_tool_calls=False, reasoning="T", content="<|start|>assistant to=functions.f", incomplete=[])
 
 
 def test_reasoning_open() -> None:
