@@ -26,12 +26,12 @@ class Place(NamedTuple):
 
 
 class Tracer:
-    """Notes where texts first stood in the code below `root` (an engine's package folder)."""
+    """Notes where texts first stood in the code below `root` (an engine's package folder), and which lines ran."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
         self.texts: dict[str, tuple[str, int]] = {}
-        self.returns: list[tuple[str, int]] = []
+        self.ran: set[tuple[str, int]] = set()
         self._last: dict[FrameType, int] = {}
 
     def run(self, work: Callable[[], object]) -> None:
@@ -62,19 +62,23 @@ class Tracer:
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not frame.f_code.co_filename.startswith(self._root):
             return None
-        self._note(frame.f_locals.values(), frame)
+        caller = frame.f_back  # what a call is given was made on the caller's line
+        while caller is not None and not caller.f_code.co_filename.startswith(self._root):
+            caller = caller.f_back
+        self._note(frame.f_locals.values(), caller or frame, (caller or frame).f_lineno)
         return self._step
 
     def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event in ("line", "return"):
-            self._note((*frame.f_locals.values(), arg) if event == "return" else frame.f_locals.values(), frame)
+        if event == "return":
+            self._note(frame.f_locals.values(), frame, self._last.pop(frame, frame.f_lineno))
+            self._note([arg], frame, frame.f_lineno)
+        elif event == "line":  # what stands now was made by the line before
+            self._note(frame.f_locals.values(), frame, self._last.get(frame, frame.f_lineno))
             self._last[frame] = frame.f_lineno
-            if event == "return":
-                self._last.pop(frame, None)
+            self.ran.add((frame.f_code.co_filename, frame.f_lineno))
         return self._step
 
-    def _note(self, values: Any, frame: FrameType) -> None:
-        line = self._last.get(frame, frame.f_lineno)
+    def _note(self, values: Any, frame: FrameType, line: int) -> None:
         for text in _texts(values):
             if text not in self.texts:
                 self.texts[text] = (frame.f_code.co_filename, line)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -67,6 +67,7 @@ class Chat(Protocol):
     def stop_ids(self) -> set[int]: ...
     def encode_site(self) -> tuple[str, int]: ...
     def parser_site(self) -> tuple[str, int]: ...
+    def message_site(self, ran: Set[tuple[str, int]], written: str) -> tuple[str, int] | None: ...
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class Measure:
         lost = self._lost_by_parser(turn, message, sampled, kept)
         if lost is not None:
             return lost
-        return self._written_by_template(turn, message, got, at)
+        return self._written_by_template(turn, message, got, at, kept)
 
     def _lost_by_parser(self, turn: Turn, message: Message, sampled: list[int], kept: int) -> Cause | None:
         """The first field that, given back as it was sampled, makes the next prompt keep more."""
@@ -217,22 +218,25 @@ class Measure:
         found = tracer.first(value) if value else None
         return found or place(str(self.root), *self.chat.parser_site())
 
-    def _written_by_template(self, turn: Turn, message: Message, got: str, at: int) -> Cause:
+    def _written_by_template(self, turn: Turn, message: Message, got: str, at: int, kept: int) -> Cause:
         """The template line, or the encoder's, that wrote the other character."""
-        messages = [*turn.before, message, *turn.follow_up(message)]
         calls: list[dict[str, Any]] = []
         with captured_templates(calls):
-            self.chat.render(messages, turn.tools, True, {})
-        what = f"writes {got[at : at + 24]!r}"
+            ids = self._next(turn, message)
+        what = f"writes {self.vocabulary.text_of(ids[kept : kept + 8])!r}"
         if calls:
             found = self._template_line(calls[-1], got, at)
             return Cause("template", what, found)
+        messages = [*turn.before, message, *turn.follow_up(message)]
         tracer = Tracer(self.root)
         tracer.run(lambda: self.chat.render(messages, turn.tools, True, {}))
+        site = self.chat.message_site(tracer.ran, self.vocabulary.text_of(ids[kept : kept + 1]))
+        if site is not None:
+            return Cause("template", what, place(str(self.root), *site))
         for reach in (32, 12, 4):
-            found = tracer.first_holding(got[max(0, at - reach) : at + 4])
-            if found is not None:
-                return Cause("template", what, found)
+            holding = tracer.first_holding(got[max(0, at - reach) : at + 4])
+            if holding is not None:
+                return Cause("template", what, holding)
         return Cause("template", what, place(str(self.root), *self.chat.encode_site()))
 
     def _template_line(self, call: Mapping[str, Any], got: str, at: int) -> Place:
@@ -306,9 +310,7 @@ class _Uncounted(Metrics):
     """Nobody reads the counters here."""
 
 
-def parsed_message(
-    turn: Turn, tail: str
-) -> tuple[Message, list[str | None], tuple[int, int] | None, bool]:
+def parsed_message(turn: Turn, tail: str) -> tuple[Message, list[str | None], tuple[int, int] | None, bool]:
     """Our parse of the completion as a message, the ids the model wrote, its reasoning (characters), is it open."""
     result = parse(
         turn.format, turn.text, tools=turn.tools, prompt_tail=tail, finish_reason="length" if turn.cut else "stop"
@@ -386,7 +388,7 @@ def _repairs(message: Message, whole: Message) -> Iterator[tuple[str, Message]]:
         else:
             calls = message.get("tool_calls") or []
             repaired["tool_calls"] = [
-                {**c, "id": own["id"]} for c, own in zip(calls, whole.get("tool_calls", calls), strict=False)
+                {**c, "id": own["id"]} for c, own in zip(calls, whole.get("tool_calls") or calls, strict=False)
             ]
         if not repaired.get("tool_calls"):
             repaired.pop("tool_calls", None)
@@ -408,7 +410,7 @@ def _describe(what: str, lost: str | None, sampled: str | None) -> str:
     if what == "calls" and lost is None:
         return "the call is not found, its text is lost to history"
     names = {"calls": "arguments", "ids": "call id"}
-    return f"{names.get(what, what)} {_short(sampled)} comes back as {_short(lost)}"
+    return f"{names.get(what, what)}: the client gets {_short(lost)} where {_short(sampled)} was written"
 
 
 def _short(text: str | None) -> str:

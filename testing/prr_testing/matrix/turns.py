@@ -217,7 +217,7 @@ class DeepSeek(Writer):
     @staticmethod
     def _body(call: Call) -> str:
         return "".join(
-            f'<｜DSML｜parameter name="{a.key}" string="{"true" if a.is_text else "false"}">{a.text}</｜DSML｜parameter>\n'
+            f'<｜DSML｜parameter name="{a.key}" string="{str(a.is_text).lower()}">{a.text}</｜DSML｜parameter>\n'
             for a in call.arguments
         )
 
@@ -270,15 +270,15 @@ class Row:
 
 
 ROWS = (
-    Row("reasoning_kept", "reasoning kept in history", "Reasoning and one call; the client returns both with the result."),
+    Row("reasoning_kept", "reasoning kept in history", "Reasoning and one call; the client returns both."),
     Row("reasoning_newlines", "newlines in reasoning", "Reasoning that begins, ends and breaks with blank lines."),
     Row("newlines_after_think", "newlines after </think>", "One newline more than the format has before the content."),
     Row("reasoning_cut", "reasoning cut", "max_tokens comes in mid-reasoning; the user asks to go on."),
-    Row("broken_call", "tolerance for broken calls", "A call with one small fault: a closer missing, or a comma too many."),
-    Row("arguments", "serialisation of arguments", "1.50, 1e3, double blanks, own key order, non-ASCII text or its escapes."),
+    Row("broken_call", "tolerance for broken calls", "A call with a small fault: a closer missing, a comma too many."),
+    Row("arguments", "serialisation of arguments", "1.50, 1e3, double blanks, key order, non-ASCII or its escapes."),
     Row("bpe_seam", "BPE seam", "The text of the first row sampled in other tokens than the tokenizer would choose."),
-    Row("call_ids", "call ids", "The second call of a conversation, with the id that the model gave it, if it gives one."),
-    Row("new_user_turn", "new user turn", "A call and its result, then the user speaks: templates drop old reasoning here."),
+    Row("call_ids", "call ids", "The second call of a conversation, with the model's id if it gives one."),
+    Row("new_user_turn", "new user turn", "A call, its result, then the user speaks: old reasoning is dropped."),
     Row("parallel_calls", "parallel calls", "Two calls in one turn, both results."),
     Row("final_answer", "no-tool final answer", "No tools offered: reasoning and an answer, then the next question."),
     Row("content_cut", "content cut", "max_tokens comes in mid-answer; the user asks to go on."),
@@ -389,6 +389,4 @@ def write(model: str, row: Row, vocabulary: Vocabulary) -> Turn:
     ids = vocabulary.encode(draft.text, rng=rng, odd=0.5)
     if draft.stop is not None:
         ids.append(vocabulary.added[draft.stop])
-    return Turn(
-        model, row, writer.format, draft.before, draft.tools, ids, draft.text, draft.stop is None, draft.user
-    )
+    return Turn(model, row, writer.format, draft.before, draft.tools, ids, draft.text, draft.stop is None, draft.user)

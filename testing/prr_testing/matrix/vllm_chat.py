@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,6 +132,23 @@ class VllmChat:
         cls: Any = self._serving.parser_cls
         inner = getattr(cls, "tool_parser_cls", None) if "<locals>" in cls.__qualname__ else cls
         return _place(inner or cls)
+
+    def message_site(self, ran: Set[tuple[str, int]], written: str) -> tuple[str, int] | None:
+        """For a renderer that works on messages, not text (Harmony): the line that ran and dropped or made a message.
+
+        ran: lines that were executed. written: the first token of what stands in the prompt instead.
+        """
+        if not self.renderer.use_harmony:
+            return None
+        from vllm.entrypoints.openai.parser import harmony_utils
+
+        dropping, making = harmony_utils.auto_drop_analysis_messages, harmony_utils.parse_chat_input_to_harmony_message
+        for function, wanted in ((dropping, "continue"), (making, f'with_channel("{written}")')):
+            lines, first = inspect.getsourcelines(function)
+            for number, line in enumerate(lines, first):
+                if wanted in line and (inspect.getsourcefile(function), number) in ran:
+                    return inspect.getsourcefile(function) or "", number
+        return _place(making)
 
 
 class _Script:
