@@ -1,6 +1,7 @@
 # make demo    the whole thread on a real server, stock parsers against ours (SESSION=FILE, SEED=N, BLOCK=N)
 # make test    every test
 # make lint    ruff and mypy
+# make matrix  what stock vLLM, stock SGLang and ours keep of a turn: out/matrix.html (MODEL=NAME)
 # make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N)
 # make bench-parsers  CPU time per token of every parser, ours and the engines' (FAMILY=NAME, REPEATS=N)
 # make conformance    every parser on every fixture of the corpus, and the round trip (FAMILY=NAME)
@@ -18,7 +19,7 @@ VENV := .venv/$(ENGINE)
 RUN := $(VENV)/bin/python
 PYTEST_ARGS ?=
 
-.PHONY: help setup models demo test lint format bench bench-parsers conformance fuzz clean
+.PHONY: help setup models demo test lint format bench bench-parsers conformance fuzz clean matrix
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -45,7 +46,7 @@ format: setup
 	$(RUN) -m ruff format .
 
 bench: models
-	$(RUN) benchmarks/hit_rate.py $(if $(TRACE),--trace "$(TRACE)") $(if $(VARIATION),--variation $(VARIATION)) $(if $(SEEDS),--seeds $(SEEDS))
+	$(RUN) benchmarks/hit_rate.py --engine $(ENGINE) $(if $(BLOCK),--block-size $(BLOCK)) $(if $(TRACE),--trace "$(TRACE)") $(if $(VARIATION),--variation $(VARIATION)) $(if $(SEEDS),--seeds $(SEEDS))
 
 # Both engines' parsers, each in its own environment; SGLANG= leaves SGLang's out.
 SGLANG ?= 1
@@ -60,6 +61,9 @@ bench-parsers: both-engines
 
 conformance: both-engines
 	.venv/vllm/bin/python benchmarks/conformance.py $(if $(FAMILY),--family $(FAMILY)) $(if $(SGLANG),,--runs prr prr_eager prr_in_vllm vllm)
+
+matrix: both-engines
+	.venv/vllm/bin/prr matrix $(if $(MODEL),--model $(MODEL)) $(if $(SGLANG),,--engine vllm)
 
 FUZZ_RUNS ?= 1000000
 fuzz:
