@@ -83,7 +83,8 @@ def assert_slices(result: ParsedCompletion) -> None:
     for call in result.parsed_tool_calls:
         assert call.raw_arguments in text
         (call.name + call.arguments).encode()  # a response can be written: no lone surrogates
-        assert is_json_object(call.arguments)
+        assert is_json_object(call.arguments), call.arguments
+        (call.name + call.arguments).encode()  # a response can be written: no lone surrogates
         if is_json_object(call.raw_arguments):
             assert call.arguments == call.raw_arguments
     for cut in result.incomplete_calls:
@@ -109,7 +110,10 @@ def assert_deltas(result: ParsedCompletion, deltas: Sequence[Delta], policy: Pol
         if delta.kind == "arguments":
             sent[delta.index].append(delta.text)
     for (index, raw), call in zip(ended.items(), result.parsed_tool_calls, strict=True):
-        assert (opened[index].text, opened[index].call_id, raw) == (call.name, call.id, call.raw_arguments)
+        began = opened[index]
+        assert (began.text, began.call_id, raw) == (call.name, call.id, call.raw_arguments), (
+            "the name comes once"
+        )
         arguments = "".join(sent[index])
         if policy == "complete" or is_json_object(arguments):  # what `eager` has sent is not repaired afterwards
             assert arguments == call.arguments

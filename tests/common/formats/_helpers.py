@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from prr_plugins.common.arguments import is_json_object
 from prr_plugins.common.completion import ParsedCompletion
 from prr_plugins.common.machine import Delta, Policy, StreamParser
+from prr_testing.laws import assert_deltas, assert_slices, assert_tiles, growth
 
 ANY: Any = object()  # "whatever it is": this value is not compared
 _ALL_PAIRS = 600  # characters up to which every split in two is tried
@@ -74,7 +73,8 @@ def check(
         return parser.result, deltas
 
     whole, _ = run([text], "complete")
-    assert_laws(whole, text)
+    assert_tiles(whole, text)
+    assert_slices(whole)
     assert whole.finish_reason == finish_reason
     for pieces in splits(text, chunks):
         for policy in ("complete", "eager"):
@@ -132,60 +132,7 @@ def random_pieces(text: str, longest: int, rng: random.Random) -> list[str]:
     return pieces
 
 
-def assert_laws(result: ParsedCompletion, text: str) -> None:
-    """L1 (the segments tile the text) and L2 (every view is made of its slices)."""
-    assert result.raw_text == text
-    at = 0
-    for segment in result.segments:
-        assert segment.start == at < segment.end
-        at = segment.end
-    assert at == len(text)
-    for kind in ("reasoning", "content"):
-        joined = "".join(text[s.start : s.end] for s in result.segments if s.kind == kind)
-        assert (getattr(result, kind) or "") == joined
-    for call in result.parsed_tool_calls:
-        assert call.raw_arguments in text
-        (call.name + call.arguments).encode()  # a response can be written: no lone surrogates
-        assert is_json_object(call.arguments), call.arguments
-        if is_json_object(call.raw_arguments):
-            assert call.arguments == call.raw_arguments
-    for cut in result.incomplete_calls:
-        assert cut.raw_text in text
-        assert cut.raw_arguments in text
-
-
-def assert_deltas(result: ParsedCompletion, deltas: Sequence[Delta], policy: Policy) -> None:
-    """A stream's deltas add up to the result; `eager` may also have begun calls that never closed."""
-    for kind in ("reasoning", "content"):
-        assert "".join(d.text for d in deltas if d.kind == kind) == (getattr(result, kind) or "")
-    assert [d.index for d in deltas if d.kind == "call"] == list(range(sum(d.kind == "call" for d in deltas)))
-    ended = {d.index: d.text for d in deltas if d.kind == "call_end"}
-    opened = {d.index: d for d in deltas if d.kind == "call"}
-    assert sorted(ended) == list(ended), "calls end in the order in which they came"
-    assert set(ended) <= set(opened)
-    if policy == "complete":
-        assert set(ended) == set(opened), "under `complete` only closed calls are shown"
-    else:
-        assert len(opened) - len(ended) <= len(result.incomplete_calls)
-    assert len(ended) == len(result.parsed_tool_calls)
-    for index, call in zip(ended, result.parsed_tool_calls, strict=True):
-        assert (opened[index].text, opened[index].call_id) == (call.name, call.id), "the name comes once and whole"
-        assert ended[index] == call.raw_arguments
-        sent = "".join(d.text for d in deltas if d.kind == "arguments" and d.index == index)
-        if policy == "complete" or is_json_object(sent):
-            assert sent == call.arguments
-
-
 def assert_linear(parse: Callable[[int], object], small: int, *, factor: int = 8) -> None:
-    """`parse(n)` on `factor` times the size costs at most about `factor` times the CPU time (best of three runs)."""
-
-    def cost(n: int) -> float:
-        best = float("inf")
-        for _ in range(3):
-            begin = time.process_time()
-            parse(n)
-            best = min(best, time.process_time() - begin)
-        return best
-
-    few, many = cost(small), cost(small * factor)
-    assert many <= 3 * factor * few + 0.05, f"{small}: {few:.3f} s, {small * factor}: {many:.3f} s"
+    """`parse(n)` on `factor` times the size costs at most about `factor` times the CPU time."""
+    measured = growth(parse, small, factor)
+    assert measured <= 3 * factor, f"{measured:.0f} times the work for {factor} times the text"
