@@ -86,6 +86,17 @@ def test_every_split_in_two_of_every_real_completion(format: str) -> None:
         assert_all(format, text, splits, completion.finish_reason, **options)
 
 
+@every_format
+def test_a_completion_cut_anywhere_shows_no_other_calls(format: str) -> None:
+    """L8: cut for length at each place (at 300 of a long one), only calls that the whole completion has too."""
+    for completion in completions_of(format):
+        text, options = completion.text, {"tools": completion.tools, "prompt_tail": completion.tail}
+        whole = {(c.name, c.arguments) for c in parse(format, text, **options).parsed_tool_calls}
+        for end in range(0, len(text), max(1, len(text) // 300)):
+            cut = parse(format, text[:end], finish_reason="length", **options)
+            assert {(c.name, c.arguments) for c in cut.parsed_tool_calls} <= whole, text[:end][-200:]
+
+
 # ---------------------------------------------------------------------------------------------- ids
 
 # one model for each byte-level vocabulary that the tests have

@@ -1,8 +1,8 @@
 """What several families share: `<think>` around reasoning, tagged calls in content, values without escapes.
 
-Promises: a call in reasoning is promoted only if nothing but closers and blanks follows it to the end of the text, else
-it stays reasoning; a marker that opens nothing stays text; what is tried and fails costs one more reading of the text,
-at most once per completion. Knows tags, no family.
+Promises: a call in reasoning is promoted only if nothing but closers and blanks follows it to the end of the turn (of a
+text cut for length nobody knows that), else it stays reasoning; a marker that opens nothing stays text; what is tried
+and fails costs one more reading of the text, at most once per completion. Knows tags, no family.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class ThinkFormat:
             for stop in self._stops:
                 if (yield from s.literal(stop)):
                     yield from s.skip(BLANKS)
-            if s.eof and s.pos == len(s.buf):
+            if s.eof and s.pos == len(s.buf) and s.finish_reason != "length":
                 s.release()
                 s.reasoning_open = False
                 return True

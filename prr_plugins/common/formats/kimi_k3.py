@@ -191,7 +191,7 @@ class _Message:
         yield from s.skip(BLANKS)
         yield from s.literal(_MESSAGE_END)
         yield from s.literal(_STOP)
-        if s.eof and s.pos == len(s.buf):
+        if s.eof and s.pos == len(s.buf) and s.finish_reason != "length":
             s.release()
             s.reasoning_open = False
             return True

@@ -136,6 +136,11 @@ def test_call_at_the_end_of_reasoning_is_meant(end: str) -> None:
     assert result.parsed_tool_calls[0].flags == ("from_reasoning",)
 
 
+def test_call_in_reasoning_that_was_cut_is_not_known_to_be_meant() -> None:
+    text = "Maybe so:\n" + call("answer", ("value", "17"))
+    check(FORMAT, text, prompt_tail=THINKING, finish_reason="length", calls=[], reasoning=text, content=None)
+
+
 @pytest.mark.parametrize("rest", ["\nOr rather not.", "\n</think>\n\nI did not call it."])
 def test_call_that_reasoning_goes_on_after_is_a_draft(rest: str) -> None:
     """vllm#39056, the other half: a draft is not executed."""
