@@ -5,6 +5,8 @@
 # make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N)
 # make bench-parsers  CPU time per token of every parser, ours and the engines' (FAMILY=NAME, REPEATS=N)
 # make conformance    every parser on every fixture of the corpus, and the round trip (FAMILY=NAME)
+# make templates   the bridge against every chat template of a corpus of 786 (ONLY=PART_OF_NAME)
+# make splice-cost what a splice costs, over the length of the history
 # make fuzz    the laws of parsing under a coverage-guided fuzzer (FUZZ_RUNS=N, FUZZ_JOBS=N)
 #
 # All of them take ENGINE=vllm (default) or ENGINE=sglang, and first bring its environment up to date: the engine in
@@ -72,3 +74,10 @@ fuzz:
 
 clean:
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache
+
+.PHONY: templates splice-cost
+templates: models
+	$(RUN) benchmarks/templates.py $(if $(ONLY),--only "$(ONLY)") --show
+
+splice-cost: models
+	$(RUN) benchmarks/splice_cost.py

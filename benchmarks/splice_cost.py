@@ -6,7 +6,7 @@ One agent session is grown to each length (tool loops, reasoning, arguments, res
 in one run, medians of CPU time in milliseconds:
 
 - stock: the template's render of the whole history and the encoding of that text;
-- splice: the whole of `Splicer.plan`: normal form and hash of every message, look-up, copy of the ids, bridge;
+- splice: the whole of `Splicer.plan`, nothing learnt before: normal form and hash of every message, look-up, copy of the ids, bridge;
 - bridge: its render and encode of what is new alone; extend: the same with the ids of the whole next prompt;
 - record: `Splicer.record` of the finished turn.
 
@@ -24,6 +24,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -166,20 +167,30 @@ class Point:
         messages = self.conversation.messages
         self.new = messages[-1:]
         self.turn_message = messages[-2]
-        self.scene: dict[str, Any] = {"assistant": messages[-2], "before": messages[:-2], "tools": TOOLS}
+        self.before = messages[:-2]
+        self.numbers = count()
 
     def stock(self) -> None:
         model = self.session.model
         model.encode(model.render(self.conversation.messages, TOOLS, True, {}))
 
     def splice(self) -> None:
+        self.session.splicer.bridge.forget()
         self.session.splicer.plan(self.conversation)
 
+    def fresh(self) -> dict[str, Any]:
+        """The turn under another call id, so that nothing which was learnt for an earlier one serves."""
+        call = {**self.turn_message["tool_calls"][0], "id": f"call_{next(self.numbers)}"}
+        self.new = [{**self.new[0], "tool_call_id": call["id"]}]
+        return {"assistant": {**self.turn_message, "tool_calls": [call]}, "before": self.before, "tools": TOOLS}
+
     def bridge(self) -> None:
-        self.session.splicer.bridge.continue_turn(self.turn, 100, self.new, **self.scene)
+        fresh = self.fresh()
+        self.session.splicer.bridge.continue_turn(self.turn, 100, self.new, **fresh)
 
     def extend(self) -> None:
-        self.session.splicer.bridge.extend(self.turn[:-100], self.turn[-100:], self.new, **self.scene)
+        fresh = self.fresh()
+        self.session.splicer.bridge.extend(self.turn[:-100], self.turn[-100:], self.new, **fresh)
 
     def record(self) -> None:
         self.session.splicer.record(self.plan.context, self.plan.prompt_ids or [], [1] * 300, self.turn_message)

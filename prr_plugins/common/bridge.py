@@ -237,6 +237,10 @@ class TemplateBridge:
         full = self._stand_ins.render(messages, tools, add_generation_prompt, template_kwargs or {})
         return full is not None and full.endswith(text)
 
+    def forget(self) -> None:
+        """Forget all that was learnt of the template; it is learnt again when needed."""
+        self._frames.forget()
+
     def retention_switch(self, tools: Tools, template_kwargs: Mapping[str, Any]) -> str | None:
         """The template kwarg that makes this template keep reasoning it would drop; None where it has none.
 

@@ -15,6 +15,9 @@ from prr_plugins.common.frames import Frame, Frames
 from prr_plugins.common.seam import Seams
 from prr_plugins.common.standin import Message, Placement, Scene, StandIns, Tail, common_prefix
 
+_CHUNK = 24
+"""Characters of a message's text that are looked for to see where the template writes it."""
+
 
 class Refused(Exception):
     """There is no answer; the reason is one of docs/refusals.md."""
@@ -76,6 +79,10 @@ class Endings:
         for placement in self._stand_ins.placements(scene):
             tail = self._stand_ins.tail(scene, placement, new_messages, generate)
             if tail is None:
+                continue
+            if not self._news_follow(scene, placement, new_messages, generate, tail):
+                if placement.content and scene.calls and scene.content == "some":
+                    raise Refused("content_moved")  # behind the results (Gemma 4): not where it was sampled
                 continue
             frame = self._frames.frame(scene, placement)
             shown = Shown(scene, placement, new_messages, generate, tail, frame)
@@ -153,6 +160,21 @@ class Endings:
             bounds.append(max(0, common_prefix(part.text if part else "", turn.tail.text) - shift))
         bounds[0] = max(bounds[0], ending.inserted)
         return [min(max(bounds[: index + 1]), len(ending.text)) for index in range(len(bounds))]
+
+    def _news_follow(
+        self, scene: Scene, placement: Placement, new_messages: Sequence[Message], generate: bool, tail: Tail
+    ) -> bool:
+        """Whether all of the turn stands in front of all of the new messages."""
+        if not tail.inside:
+            return True
+        contents = [message.get("content") for message in new_messages]
+        if all(isinstance(text, str) and text.strip() and text.strip()[:_CHUNK] in tail.text for text in contents) and (
+            not any(text.strip()[:_CHUNK] in tail.inside for text in contents if isinstance(text, str))
+        ):
+            return True  # plain to see
+        others = [{**message, "content": self._stand_ins.other_text} for message in new_messages]
+        other = self._stand_ins.tail(scene, placement, others, generate)
+        return other is not None and self._stand_ins.other_text not in other.inside
 
     def _closing(self, turn: Shown) -> str | None:
         """The turn's close and all that follows: the tail without what is left of the calls."""

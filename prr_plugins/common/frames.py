@@ -118,6 +118,11 @@ class Frames:
             "generation", scene, lambda: self._seams.encode(self._stand_ins.generation_prompt(scene) or "")
         )
 
+    def forget(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._cache.clear()
+
     def _cached(self, what: str, scene: Scene, learn: Callable[[], T], *more: object) -> T:
         key = (what, scene.digest, *more)
         with self._lock:

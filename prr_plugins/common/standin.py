@@ -86,6 +86,8 @@ class Tail:
     """The text behind the last mark of a rendered stand-in."""
 
     text: str
+    inside: str
+    """The text between the first mark and the last."""
     mark: str
     """Which mark was the last one."""
     shows_reasoning: bool
@@ -103,6 +105,7 @@ class StandIns:
         word = "".join(chr(ord("a") + byte % 26) for byte in secrets.token_bytes(24))
         self._reasoning, self._content, self._arguments, self._user = (f"{kind}{word}" for kind in "rcau")
         self.other_text = self._user
+        """Content for messages whose own is not wanted; no text holds it."""
 
     def placements(self, scene: Scene) -> tuple[Placement, ...]:
         """Placements in the order they should be tried."""
@@ -119,11 +122,13 @@ class StandIns:
         text = self._try(messages, scene, add_generation_prompt)
         if text is None:
             return None
-        marks = (self._reasoning, self._content, self._arguments)
-        end, mark = max((text.rfind(word) + len(word), word) if word in text else (-1, "") for word in marks)
-        if end < 0:
+        shown = [word for word in (self._reasoning, self._content, self._arguments) if word in text]
+        if not shown:
             return None
-        return Tail(text[end:], mark, self._reasoning in text, not scene.calls or mark == self._arguments)
+        first = min(text.index(word) + len(word) for word in shown)
+        last, mark = max((text.rindex(word), word) for word in shown)
+        ends_turn = not scene.calls or mark == self._arguments
+        return Tail(text[last + len(mark) :], text[first:last], mark, self._reasoning in text, ends_turn)
 
     def reasoning_frame(self, scene: Scene) -> tuple[str, str] | None:
         """The text in front of a turn's reasoning (from the question on) and between reasoning and content."""
