@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from importlib.metadata import entry_points
-from typing import Any
 
 import vllm
 import vllm.envs as envs
 
-from prr_plugins.common.bridge import Message, Render, Tools
+from prr_plugins.common.checks import StartupError, check_markers, check_template, tokenizer_render
 from prr_plugins.common.finding import Finding
 from prr_plugins.vllm import hooks, startup
 
@@ -53,12 +51,12 @@ def examine(
         from vllm.tokenizers import get_tokenizer
 
         tokenizer = get_tokenizer(model)
-        startup.check_markers(fmt, tokenizer, repr(model))
+        check_markers(fmt, tokenizer, repr(model))
         yield Finding("tokenizer", "ok", f"has {' '.join(fmt.markers)}")
         if tool_parser is not None:
-            startup.check_template(fmt, _render(tokenizer, chat_template), repr(model))
+            check_template(fmt, tokenizer_render(tokenizer, chat_template), repr(model))
             yield Finding("template", "ok", "a call that it writes is read back")
-    except startup.StartupError as e:
+    except StartupError as e:
         yield Finding("start", "error", str(e))
 
 
@@ -77,37 +75,10 @@ def _entry_point() -> Finding:
 def _settings() -> Iterator[Finding]:
     try:
         settings = startup.read_settings()
-    except startup.StartupError as e:
+    except StartupError as e:
         yield Finding("settings", "error", str(e))
         return
     values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "warnings"}
     yield Finding("settings", "ok", ", ".join(f"{name}={value}" for name, value in values.items()))
     for line in settings.warnings:
         yield Finding("settings", "warning", line)
-
-
-def _render(tokenizer: Any, chat_template: str | None) -> Render:
-    """The template by the tokenizer itself; a server uses its renderer, which for Jinja templates is the same."""
-
-    def render(
-        messages: list[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
-    ) -> str:
-        parsed = [
-            {**m, "tool_calls": [_parsed(c) for c in m["tool_calls"]]} if "tool_calls" in m else m for m in messages
-        ]
-        text: str = tokenizer.apply_chat_template(
-            parsed,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            tokenize=False,
-            **({"chat_template": chat_template} if chat_template else {}),
-            **template_kwargs,
-        )
-        return text
-
-    return render
-
-
-def _parsed(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}

@@ -23,9 +23,9 @@ from vllm.tool_parsers.streaming import extract_named_tool_call_streaming, extra
 from prr_plugins.common.completion import ParsedCompletion
 from prr_plugins.common.formats import Format
 from prr_plugins.common.machine import Delta, Policy, StreamParser
+from prr_plugins.common.turn_view import turn_view
 from prr_plugins.vllm.deltas import DeltaAssembler, SentCall
 from prr_plugins.vllm.registered import function_call, show_special_tokens, tool_dicts
-from prr_plugins.vllm.turn_view import turn_view
 
 if TYPE_CHECKING:
     from vllm.entrypoints.generate.base.protocol import DeltaMessage

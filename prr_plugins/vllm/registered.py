@@ -17,9 +17,9 @@ from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
 from prr_plugins.common.formats import FORMATS, Format, get_format
 from prr_plugins.common.machine import StreamParser, parse
+from prr_plugins.common.turn_view import turn_view
 from prr_plugins.vllm import names
 from prr_plugins.vllm.deltas import DeltaAssembler
-from prr_plugins.vllm.turn_view import turn_view
 
 if TYPE_CHECKING:
     from vllm.entrypoints.generate.base.protocol import DeltaMessage

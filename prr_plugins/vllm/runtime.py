@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vllm.renderers import ChatParams
 
 from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
+from prr_plugins.common.prometheus import PrometheusMetrics
 from prr_plugins.common.settings import Settings, SpliceMode
 from prr_plugins.common.splice import Splicer
 from prr_plugins.common.store import TurnStore
+from prr_plugins.common.switch import Switch
 from prr_plugins.vllm import hooks
-from prr_plugins.vllm.metrics import PrometheusMetrics
-from prr_plugins.vllm.switch import Switch
 
 if TYPE_CHECKING:
     from vllm.renderers.online_renderer import OnlineRenderer

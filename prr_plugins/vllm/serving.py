@@ -25,9 +25,9 @@ from vllm.renderers.chat_utils import has_non_text_content
 from prr_plugins.common.bridge import Message
 from prr_plugins.common.settings import SpliceMode
 from prr_plugins.common.splice import Conversation, Plan
+from prr_plugins.common.switch import MODES
 from prr_plugins.vllm.parser import LosslessParser
 from prr_plugins.vllm.runtime import Runtime, copy_messages
-from prr_plugins.vllm.switch import MODES
 
 if TYPE_CHECKING:
     from vllm.outputs import CompletionOutput, RequestOutput

@@ -7,7 +7,6 @@ would merely go unnoticed (vLLM ignores the tool parser, another front end parse
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -18,21 +17,16 @@ from typing import Any, NoReturn
 import vllm
 import vllm.envs as envs
 
-from prr_plugins.common.bridge import Message, Render, Tools
+from prr_plugins.common import switch
+from prr_plugins.common.checks import StartupError, check_markers, check_template
 from prr_plugins.common.formats import FORMATS, Format, get_format
-from prr_plugins.common.machine import parse
 from prr_plugins.common.settings import Settings, SettingsError
-from prr_plugins.vllm import hooks, switch
+from prr_plugins.vllm import hooks
 from prr_plugins.vllm.names import PREFIX
-from prr_plugins.vllm.turn_view import token_id
 
 logger = logging.getLogger("vllm.prr_plugins")
 
 PACKAGE = "prr-plugins"
-
-
-class StartupError(Exception):
-    """The server must not start. The message is one line for a user."""
 
 
 def refuse(message: str | Exception) -> NoReturn:
@@ -129,71 +123,6 @@ def read_settings() -> Settings:
         return Settings.from_env(os.environ)
     except SettingsError as e:
         raise StartupError(e) from None
-
-
-# ---------------------------------------------------------------------------------------- tokenizer and template
-
-
-def check_markers(fmt: Format, tokenizer: Any, where: str) -> None:
-    """Raises `StartupError` where the tokenizer lacks a marker that the format needs as one token."""
-    lacking = [text for text in fmt.markers if token_id(tokenizer, text) is None]
-    if lacking:
-        raise StartupError(f"{fmt.name} does not fit the tokenizer of {where}: it has no token {', '.join(lacking)}")
-
-
-_PROBE = "prr_probe"
-_PROBE_ARGUMENTS = {"text": "a b", "number": 7}
-_PROBE_TOOLS: Tools = [
-    {
-        "type": "function",
-        "function": {
-            "name": _PROBE,
-            "description": "Checks that calls are read as the template writes them.",
-            "parameters": {
-                "type": "object",
-                "properties": {"text": {"type": "string"}, "number": {"type": "integer"}},
-                "required": ["text", "number"],
-            },
-        },
-    }
-]
-
-
-def check_template(fmt: Format, render: Render, where: str) -> None:
-    """Render a call and read it back.
-
-    Raises:
-        StartupError: the format is not the one that the template writes.
-    """
-    user: Message = {"role": "user", "content": "probe"}
-    function = {"name": _PROBE, "arguments": json.dumps(_PROBE_ARGUMENTS)}
-    # Kimi and Mistral templates look at the id; this one is fine with all of them.
-    call = {"id": f"functions.{_PROBE}:0", "type": "function", "function": function}
-    turn: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
-    try:
-        prompt = render([user], _PROBE_TOOLS, True, {})
-        history = render([user, turn], _PROBE_TOOLS, False, {})
-    except Exception as e:
-        raise StartupError(
-            f"{fmt.name}: the chat template of {where} renders no tool call ({type(e).__name__}: {e})"
-        ) from e
-    common = _common_prefix(prompt, history)
-    opener = max((history.rfind(text, 0, common) for text in fmt.turn_openers), default=-1)
-    tail = history[max(opener, 0) : common]
-    if _reads_back(fmt, history[common:], tail):
-        return
-    others = [n for n in sorted(FORMATS) if n != fmt.name and _reads_back(get_format(n), history[common:], tail)]
-    hint = f"; {' or '.join(others)} does" if others else ""
-    raise StartupError(f"{fmt.name} does not read the calls that the chat template of {where} writes{hint}")
-
-
-def _common_prefix(a: str, b: str) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def _reads_back(fmt: Format, completion: str, tail: str) -> bool:
-    calls = parse(fmt, completion, tools=_PROBE_TOOLS, prompt_tail=tail).parsed_tool_calls
-    return len(calls) == 1 and calls[0].name == _PROBE and json.loads(calls[0].arguments) == _PROBE_ARGUMENTS
 
 
 # ---------------------------------------------------------------------------------------- the server

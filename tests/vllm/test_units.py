@@ -14,13 +14,14 @@ import pytest
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
 import prr_plugins.vllm as plugin
+from prr_plugins.common import switch
 from prr_plugins.common.formats import FORMATS, get_format
 from prr_plugins.common.settings import Settings
-from prr_plugins.vllm import hooks, startup, switch
+from prr_plugins.common.turn_view import turn_view
+from prr_plugins.vllm import hooks, startup
 from prr_plugins.vllm.deltas import DeltaAssembler
 from prr_plugins.vllm.parser import compose
 from prr_plugins.vllm.registered import PrrQwen3ReasoningParser, PrrQwen3ToolParser
-from prr_plugins.vllm.turn_view import turn_view
 from prr_testing.tokens import Vocabulary
 
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
@@ -162,9 +163,9 @@ def test_the_switch_is_one_for_all_processes(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.delenv(switch.ENVIRONMENT, raising=False)
     program = (
         "import os, subprocess, sys\n"
-        "from prr_plugins.vllm.switch import Switch, share\n"
+        "from prr_plugins.common.switch import Switch, share\n"
         "share('observe')\n"
-        'child = \'from prr_plugins.vllm.switch import Switch; s = Switch("on"); print(s.mode); s.mode = "off"\'\n'
+        'child = \'from prr_plugins.common.switch import Switch; s = Switch("on"); print(s.mode); s.mode = "off"\'\n'
         "subprocess.run([sys.executable, '-c', child], check=True)\n"
         "print(Switch('on').mode)\n"
     )
