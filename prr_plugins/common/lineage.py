@@ -33,11 +33,15 @@ class Match:
 
     def ids(self) -> list[int]:
         """The turn's prompt and completion."""
-        ids: list[int] = []
-        for turn in self.lineage:
-            del ids[turn.start :]
-            ids.extend(turn.ids)
-        return ids
+        return _ids(self.lineage)
+
+
+def _ids(lineage: Sequence[Turn]) -> list[int]:
+    ids: list[int] = []
+    for turn in lineage:
+        del ids[turn.start :]
+        ids.extend(turn.ids)
+    return ids
 
 
 class Ambiguous(Exception):
@@ -87,9 +91,13 @@ def _settle(candidates: list[tuple[Turn, ...]], links: Sequence[Link], index_of:
             kept = [place for place, turn in enumerate(at) if turn is not None and agrees(turn, link)]
             if kept:
                 candidates, at = [candidates[place] for place in kept], [at[place] for place in kept]
-    if len({lineage[-1].id for lineage in candidates}) > 1:
+    if len({(lineage[-1].total, lineage[-1].completion) for lineage in candidates}) > 1:
         raise Ambiguous
-    return candidates[0]
+    first = _ids(candidates[0]) if len(candidates) > 1 else []
+    if any(_ids(lineage) != first for lineage in candidates[1:]):
+        raise Ambiguous
+    # Of equal ones (the choices of n > 1 may say the same) the one that asks most of its owner.
+    return max(candidates, key=lambda lineage: any(turn.hidden for turn in lineage))
 
 
 def _is_at(turn: Turn, links: Sequence[Link], index_of: dict[bytes, int], link: Link) -> bool:

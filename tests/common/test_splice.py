@@ -332,6 +332,17 @@ def test_equal_ids_are_no_ambiguity(engine: Engine) -> None:
     assert engine.plan.outcome == "spliced"
 
 
+def test_equal_choices_are_no_ambiguity(engine: Engine) -> None:
+    """With n > 1 two choices may be the same to the last id; the second is stored as a branch of the first."""
+    plan = engine.splicer.plan(Conversation([USER], model="m"))
+    sampled = engine.model.encode("</think>\n\nYes.<|im_end|>")
+    message = {"role": "assistant", "content": "Yes."}
+    for _ in range(2):
+        engine.splicer.record(plan.context, engine.rendered([USER]), sampled, message)
+    engine.ask([USER, message, NEXT])
+    engine.check_exact(engine.rendered([USER]) + sampled)
+
+
 def test_either_form_of_a_message_finds_its_turn(engine: Engine) -> None:
     sent = {"role": "assistant", "content": "", "tool_calls": [{"id": "x", **call()}]}
     sent["tool_calls"][0]["function"]["arguments"] = '{"cmd": "ls",}'
