@@ -105,7 +105,6 @@ class PrrLibrary(Adapter):
         result = parse(
             format_of(raw.family, raw.model),
             raw.text,
-            token_ids=self.units(raw),
             tools=tools,
             prompt_tail=raw.generation_prompt or "",
             finish_reason=_finish_reason(raw),
