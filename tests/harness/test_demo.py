@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+from random_sessions import random_session
 
 from prr_testing.demo.replay import ReplayError, best_hit_rate, hit_rate, replay
-from prr_testing.demo.session import DEFAULT_SESSION, load
+from prr_testing.demo.session import DEFAULT_SESSION, load, parse
 from prr_testing.server import Server
 from prr_testing.tokens import Vocabulary
 
@@ -39,3 +40,14 @@ def test_a_run_in_which_the_engine_goes_its_own_way_is_no_evidence(
     monkeypatch.setattr(sys.modules[replay.__module__], "script", lambda *_: [1, 2, 999_999])
     with pytest.raises(ReplayError, match="turn 1: the engine did not sample the script"):
         replay(stock_server, load(DEFAULT_SESSION), qwen)
+
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("spelling", ["plain", "odd"])
+def test_ours_keeps_every_token_of_sessions_that_nobody_wrote(
+    server: Server, qwen: Vocabulary, number: int, spelling: str
+) -> None:
+    session, seed = parse(random_session(number)), None if spelling == "plain" else number
+    rows = replay(server, session, qwen, seed=seed, body={"prr": True, "cache_salt": f"random-{number}-{spelling}"})
+    assert [row.figures.drift for row in rows] == [None] * len(rows)
+    assert [row.figures.cached_tokens for row in rows] == [row.figures.max_cached_tokens for row in rows]
