@@ -7,8 +7,8 @@ It only translates between vLLM's types and `prr_plugins.common`; it knows no mo
   request, with `deltas` (its output as vLLM's types).
 - `serving`: follows a chat request: splice, capture, what the client gets to see.
 - `runtime`: what one API process holds (store, splicer, counters); `admin`: changing the mode at run time.
-- `startup`: what must be right before a server starts, and the one line that says what is active; `doctor`: the same for
-  `prr doctor`.
+- `startup`: what must be right before a server starts, and the one line that says what is active.
+- `doctor`: the same for `prr doctor`.
 
 With stock parsers chosen nothing of vLLM's request path is touched (L6): `register` only adds names and two checks;
 the rest is put in place when a `prr_*` parser is composed.

@@ -62,6 +62,10 @@ HOOKS: tuple[Hook, ...] = (
          "splicing", f"{_OURS}.serving:wrap_preprocess_chat",
          ("request", "messages", "default_template", "default_template_content_format", "default_template_kwargs",
           "tool_dicts", "parser")),
+    Hook("harmony", f"{_RENDERER}.render_chat", False, "compose",
+         "splicing for GPT-OSS", f"{_OURS}.serving:wrap_render_chat", ("request",)),
+    Hook("harmony_render", f"{_RENDERER}._make_request_with_harmony", False, "check",
+         "splicing for GPT-OSS", parameters=("request", "should_include_tools")),
     Hook("id_reuse", "vllm.renderers.online_renderer:_reused_prompt_token_ids", False, "check",
          "splicing", parameters=("request", "renderer", "messages")),
     Hook("render", "vllm.renderers.base:BaseRenderer.render_messages", False, "check",
@@ -80,6 +84,9 @@ HOOKS: tuple[Hook, ...] = (
 
 # Without one of these a prompt cannot be spliced, or a turn not be captured.
 SPLICE_NEEDS = frozenset({"compose", "start", "prompt", "id_reuse", "render", "request", "response", "stream"})
+
+# GPT-OSS does not go through `prompt`.
+_HARMONY_NEEDS = frozenset({"harmony", "harmony_render"})
 
 _installed: set[str] = set()
 
@@ -125,9 +132,10 @@ def install(stage: Stage) -> None:
         _installed.add(hook.name)
 
 
-def missing_for_splice() -> list[str]:
-    """Names of the hooks without which nothing is spliced and that are not in order."""
-    return [s.hook.name for s in states() if s.hook.name in SPLICE_NEEDS and s.problem is not None]
+def missing_for_splice(harmony: bool = False) -> list[str]:
+    """Names of the hooks without which nothing is spliced and that are not in order; `harmony`: for GPT-OSS."""
+    needed = SPLICE_NEEDS | _HARMONY_NEEDS if harmony else SPLICE_NEEDS
+    return [s.hook.name for s in states() if s.hook.name in needed and s.problem is not None]
 
 
 def _owner(hook: Hook) -> tuple[Any, str]:

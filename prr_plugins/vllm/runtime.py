@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.renderers import ChatParams
 
 from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
@@ -39,7 +40,8 @@ class Runtime:
         self.settings = settings
         self.metrics = PrometheusMetrics()
         self.switch = Switch(settings.splice)
-        self.missing_hooks = hooks.missing_for_splice()
+        self.harmony: bool = renderer.use_harmony
+        self.missing_hooks = hooks.missing_for_splice(self.harmony)
         self.max_model_len: int = renderer.model_config.max_model_len
         self.model: str = renderer.model_config.model
         self.template_id = _template_id(renderer)
@@ -50,6 +52,7 @@ class Runtime:
             stop_ids(renderer),
             tokenizer.get_added_vocab(),
             stop=settings.stop,
+            reasoning_end=renderer.parser.prr_format.reasoning_end,
         )
         store = TurnStore(settings.store_bytes, settings.store_ttl)
         self.splicer = Splicer(bridge, store, settings, self.metrics)
@@ -95,6 +98,8 @@ class Runtime:
 
 def renderer_render(renderer: OnlineRenderer) -> Render:
     """The engine's own path from messages to prompt text, whichever renderer the model has."""
+    if renderer.use_harmony:
+        return _harmony_render(renderer)
 
     def render(
         messages: list[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
@@ -115,6 +120,25 @@ def renderer_render(renderer: OnlineRenderer) -> Render:
         if not isinstance(text, str):
             raise TypeError("this model's renderer gives token ids, not text")
         return text
+
+    return render
+
+
+# What Harmony ends every prompt with, whatever a request says about it.
+_HARMONY_GENERATION = "<|start|>assistant"
+
+
+def _harmony_render(renderer: OnlineRenderer) -> Render:
+    """GPT-OSS: vLLM makes ids with openai-harmony, from the request itself; no chat template is used."""
+    tokenizer = renderer.renderer.get_tokenizer()
+
+    def render(
+        messages: list[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
+    ) -> str:
+        request = ChatCompletionRequest(messages=copy_messages(messages), tools=tools, **template_kwargs)
+        _, (prompt,) = renderer._make_request_with_harmony(request, tools is not None)
+        text: str = tokenizer.decode(prompt["prompt_token_ids"], skip_special_tokens=False)
+        return text if add_generation_prompt else text.removesuffix(_HARMONY_GENERATION)
 
     return render
 
@@ -160,7 +184,8 @@ def stop_ids(renderer: OnlineRenderer) -> set[int]:
 def _template_id(renderer: OnlineRenderer) -> str:
     """Names the template and tokenizer; stored turns of another one are never used."""
     tokenizer = renderer.renderer.get_tokenizer()
-    template = renderer.chat_template or getattr(tokenizer, "chat_template", None) or type(renderer.renderer).__name__
-    parts = (repr(template), renderer.chat_template_content_format, repr(sorted(tokenizer.get_added_vocab().items())),
+    template = renderer.chat_template or getattr(tokenizer, "chat_template", None)
+    parts = (type(renderer.renderer).__name__, repr(renderer.use_harmony), repr(template),
+             renderer.chat_template_content_format, repr(sorted(tokenizer.get_added_vocab().items())),
              str(len(tokenizer)), renderer.model_config.model)  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -125,8 +125,9 @@ class Turn:
                 lora=self.lora,
                 tenant=self.tenant,
                 template_id=self.runtime.template_id,
-                add_generation_prompt=self.request.add_generation_prompt,
-                continue_final_message=self.request.continue_final_message,
+                # Harmony heeds neither of the two.
+                add_generation_prompt=self.request.add_generation_prompt or self.runtime.harmony,
+                continue_final_message=self.request.continue_final_message and not self.runtime.harmony,
             )
             plan = await self.runtime.run(splicer.plan, conversation, self.mode)
             if plan.prompt_ids is not None and (reason := self._cannot_use(plan.prompt_ids)):
@@ -445,6 +446,29 @@ def wrap_preprocess_chat(original: Callable[..., Any]) -> Callable[..., Any]:
         return conversation, engine_inputs
 
     return preprocess_chat
+
+
+def wrap_render_chat(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for GPT-OSS, whose prompts vLLM makes by Harmony and not in `preprocess_chat`."""
+
+    @functools.wraps(original)
+    async def render_chat(self: Any, request: ChatCompletionRequest, **kwargs: Any) -> Any:
+        turn = Turn.of(request) if self.use_harmony else None
+        if turn is None:
+            return await original(self, request, **kwargs)
+        _materialise(request.messages)
+        without_tools = request.tool_choice == "none" and self.exclude_tools_when_tool_choice_none
+        tools = None if request.tools is None or without_tools else [tool.model_dump() for tool in request.tools]
+        effort = {} if request.reasoning_effort is None else {"reasoning_effort": request.reasoning_effort}
+        ids = await _spliced(turn, request.messages, effort, tools)
+        if ids is not None:
+            request.kv_transfer_params = {**(request.kv_transfer_params or {}), "prompt_token_ids": ids}
+        result = await original(self, request, **kwargs)
+        if isinstance(result, tuple):  # else an error
+            turn.used(result[1])
+        return result
+
+    return render_chat
 
 
 async def _spliced(turn: Turn, *args: Any) -> list[int] | None:
