@@ -145,7 +145,12 @@ class Measure:
     # ------------------------------------------------------------------------------------ stock
 
     def stock(self, turn: Turn, name: str) -> Cell:
-        first = self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut)
+        try:
+            first = self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut)
+        except Exception as error:  # the engine cannot answer what was sampled
+            cell = self._cell(turn, name, ())
+            cell.cause = Cause("engine", f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+            return cell
         message = returned(first.message)
         cell = self._cell(turn, name, first.prompt_ids)
         cell.finish_reason = first.finish_reason
