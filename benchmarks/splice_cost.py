@@ -6,7 +6,7 @@ One agent session is grown to each length (tool loops, reasoning, arguments, res
 in one run, medians of CPU time in milliseconds:
 
 - stock: the template's render of the whole history and the encoding of that text;
-- splice: the whole of `Splicer.plan`, nothing learnt before: normal form and hash of every message, look-up, copy of the ids, bridge;
+- splice: all of `Splicer.plan`, nothing learnt before: normal form and hash of each message, look-up, copy, bridge;
 - bridge: its render and encode of what is new alone; extend: the same with the ids of the whole next prompt;
 - record: `Splicer.record` of the finished turn.
 

@@ -114,8 +114,9 @@ def _follow(running: Hash, message: Message, known_calls: dict[str, bytes]) -> L
             call_id = message.get("tool_call_id")
             place = known_calls.get(call_id) if isinstance(call_id, str) else None
             fields.append(_field("i", str(call_id)) if place is None else b"p" + place)
-        if message.get("tools"):
-            fields.append(b"d" + _json(message["tools"]))
+        for kind, name in ((b"d", "tools"), (b"o", "tool_calls")):
+            if message.get(name):
+                fields.append(kind + _json(message[name]))
     if message.get("name"):
         fields.append(_field("n", str(message["name"])))
     # Each field begins with its kind, and the lengths come first: no two lists of fields give the same bytes.

@@ -142,7 +142,8 @@ class Endings:
         start, end = (self._marker(text) for text in learnt)
         if not start or not end or start == end:
             return False
-        generated = len(self._frames.generation_ids(scene))
+        # Renderers that always ask for an answer (DeepSeek V4) show no generation prompt of their own.
+        generated = len(self._frames.generation_ids(scene) or self._seams.encode(learnt[0]))
         turn = turn_ids[max(0, len(turn_ids) - sampled - generated) :]
         ids = self._seams.ids
         if start in ids and end in ids:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prr_plugins.common.chain import Link, Message, edited_index
+from prr_plugins.common.chain import Link, Message, call_ids, edited_index
 from prr_plugins.common.store import Store, Turn
 
 DIGEST_BYTES = 8
@@ -166,10 +166,11 @@ def with_native_ids(assistant: Message, new_messages: Sequence[Message], turn: T
         **assistant,
         "tool_calls": [{**call, "id": native.get(call.get("id"), call.get("id"))} for call in calls],
     }
-    results = [
-        {**message, "tool_call_id": native.get(message.get("tool_call_id"), message.get("tool_call_id"))}
-        if message.get("role") == "tool"
-        else message
-        for message in new_messages
-    ]
+    results = []
+    for message in new_messages:
+        if message.get("role") == "assistant":  # its calls may bear the same ids
+            native = {call_id: own for call_id, own in native.items() if call_id not in call_ids(message)}
+        elif message.get("role") == "tool" and message.get("tool_call_id") in native:
+            message = {**message, "tool_call_id": native[message.get("tool_call_id")]}
+        results.append(message)
     return renamed, results

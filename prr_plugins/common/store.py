@@ -71,7 +71,7 @@ def turn_id(key: bytes, parent: bytes | None, start: int, ids: array[int], compl
 
 
 _SIBLINGS = 32
-"""Turns kept under one key; with more, older ones are no longer found."""
+"""Turns kept under one key, and children told of one turn; with more, older ones are no longer found."""
 
 
 class Store(Protocol):
@@ -143,7 +143,7 @@ class TurnStore:
         """See `Store`."""
         with self._lock:
             entry = self._entries.get(turn.id)
-            return tuple(self._entries[child].turn for child in entry.children) if entry else ()
+            return tuple(self._entries[child].turn for child in entry.children[-_SIBLINGS:]) if entry else ()
 
     def touch(self, lineage: Sequence[Turn]) -> None:
         """See `Store`."""
