@@ -1,8 +1,8 @@
-"""The prefix-cache hit rate of whole agent traces: `make bench [TRACE=FILE] [VARIATION=R] [SEEDS=N]`.
+"""The prefix-cache hit rate of whole agent traces: `make bench [ENGINE=sglang] [TRACE=FILE] [VARIATION=R] [SEEDS=N]`.
 
-Replays traces on a real vLLM server, stock in three settings and ours in three, at several rates of variation in how
-the model writes. Prints tables, writes out/bench_hit_rate.json and out/bench_hit_rate.png. Exit code 2: the trace or
-an option is not usable.
+Replays traces on a real server, stock in three settings and ours in three, at several rates of variation in how the
+model writes. Prints tables, writes out/bench_hit_rate.json (SGLang: out/bench_hit_rate_sglang.json) and a .png beside
+it. Exit code 2: the trace or an option is not usable.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from rich.console import Console
 from prr_testing.bench import report, run, trace
 from prr_testing.bench.writing import WRITERS
 from prr_testing.models import model_dir
-from prr_testing.server import BLOCK_SIZE
+from prr_testing.server import BLOCK_SIZE, PAGE_SIZE
 from prr_testing.tokens import Vocabulary
 
 HERE = Path(__file__).resolve().parent
-OUT = HERE.parent / "out" / "bench_hit_rate.json"
+OUT = HERE.parent / "out"
+FILES = {"vllm": "bench_hit_rate.json", "sglang": "bench_hit_rate_sglang.json"}
 CURVE = (0.0, 0.25, 1.0)
 
 
@@ -51,9 +52,13 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=_count, default=1, metavar="N", help="replays per rate, each with its own seed")
     parser.add_argument("--model", choices=sorted(WRITERS), default="qwen3.6")
+    parser.add_argument("--engine", choices=FILES, default="vllm", help="the one of this environment (default: vllm)")
+    parser.add_argument("--block-size", type=_count, metavar="N", help="tokens of a cache block; SGLang: a page")
     parser.add_argument("--no-curve", action="store_true", help="only the rate of the main table")
-    parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="default: out/bench_hit_rate.json")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: out/bench_hit_rate.json")
     arguments = parser.parse_args()
+    engine = arguments.engine
+    block_size = arguments.block_size or (BLOCK_SIZE if engine == "vllm" else PAGE_SIZE)
     try:
         conversations = trace.load(arguments.trace)
     except trace.TraceError as error:
@@ -85,20 +90,30 @@ def main() -> int:
     def on_server(name: str) -> None:
         console.print(f"{time.monotonic() - started:5.0f} s  starting the server: {name}", highlight=False)
 
-    out = arguments.out
+    out = arguments.out or OUT / FILES[engine]
     try:
         results = run.run(
-            conversations, arguments.model, folder, vocabulary, variations, seeds, out.parent, on_result, on_server
+            conversations,
+            arguments.model,
+            folder,
+            vocabulary,
+            variations,
+            seeds,
+            out.parent,
+            on_result,
+            on_server,
+            engine,
+            block_size,
         )
     except trace.TraceError as error:
         print(f"bench: the server cannot run this trace: {error}", file=sys.stderr)
         return 2
-    title = f"{arguments.trace.name} on {arguments.model}, variation {variation:g}, blocks of {BLOCK_SIZE}"
+    title = f"{arguments.trace.name} on {arguments.model}, variation {variation:g}, blocks of {block_size}"
     report.show(console, results, variation, title)
     about = {
-        "engine": f"vllm {metadata.version('vllm')}",
+        "engine": f"{engine} {metadata.version(engine)}",
         "model": arguments.model,
-        "block_size": BLOCK_SIZE,
+        "block_size": block_size,
         "trace": arguments.trace.name,
     }
     report.write_json(out, results, variation, seeds, about)

@@ -1,16 +1,23 @@
-"""Fixtures that more than one room of the tests uses: models, vocabularies, and one stock and one prr server."""
+"""Fixtures that more than one room of the tests uses: models, vocabularies, and one stock and one prr server.
+
+The servers are those of the engine that is installed here; the room of the other one is left out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
 from prr_testing.models import model_dir
-from prr_testing.server import Server, serve
+from prr_testing.server import Engine, Server, serve, serve_sglang
 from prr_testing.tokens import Vocabulary
+
+ENGINE: Engine = "vllm" if any(found.name == "vllm" for found in distributions()) else "sglang"
+collect_ignore = ["sglang" if ENGINE == "vllm" else "vllm"]
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +34,11 @@ def qwen(qwen_dir: Path) -> Vocabulary:
 
 @pytest.fixture(scope="session")
 def stock_server(qwen_dir: Path) -> Iterator[Server]:
-    """Qwen3.6 with vLLM's own parsers and no plugin at all."""
+    """Qwen3.6 with the engine's own parsers and no plugin at all."""
+    if ENGINE == "sglang":
+        with serve_sglang(qwen_dir, tool_parser="qwen3_coder", reasoning_parser="qwen3", plugins=False) as server:
+            yield server
+        return
     with serve(qwen_dir, tool_parser="qwen3_xml", reasoning_parser="qwen3", plugins="") as server:
         yield server
 
@@ -36,5 +47,6 @@ def stock_server(qwen_dir: Path) -> Iterator[Server]:
 def server(qwen_dir: Path) -> Iterator[Server]:
     """Qwen3.6 with `prr_qwen3` for both parser flags."""
     env = {"PRR_ADMIN": "1", "PRR_TENANT_HEADER": "X-Tenant"}
-    with serve(qwen_dir, tool_parser="prr_qwen3", reasoning_parser="prr_qwen3", env=env) as running:
+    start = serve if ENGINE == "vllm" else serve_sglang
+    with start(qwen_dir, tool_parser="prr_qwen3", reasoning_parser="prr_qwen3", env=env) as running:
         yield running

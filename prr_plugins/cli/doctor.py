@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,6 +14,7 @@ import typer
 from prr_plugins.cli.common import print_json, read_text
 from prr_plugins.common.finding import Finding
 
+_ENGINES = ("vllm", "sglang")
 _EXIT = {"ok": 0, "warning": 1, "error": 2}
 _MARK = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
 
@@ -45,9 +47,9 @@ def command(
 def _examine(
     model: str | None, tool_parser: str | None, reasoning_parser: str | None, template: str | None
 ) -> Iterator[Finding]:
-    if importlib.util.find_spec("vllm") is None:
-        yield Finding("vllm", "error", "no engine is installed in this environment")
-        return
-    from prr_plugins.vllm import doctor
-
-    yield from doctor.examine(model, tool_parser, reasoning_parser, template)
+    installed = [engine for engine in _ENGINES if importlib.util.find_spec(engine) is not None]
+    if not installed:
+        yield Finding("engine", "error", "no engine is installed in this environment")
+    for engine in installed:
+        doctor = importlib.import_module(f"prr_plugins.{engine}.doctor")
+        yield from doctor.examine(model, tool_parser, reasoning_parser, template)

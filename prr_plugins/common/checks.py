@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from prr_plugins.common.bridge import Message, Render, Tools
@@ -19,9 +20,7 @@ def check_markers(fmt: Format, tokenizer: Any, where: str) -> None:
     """Raises `StartupError` where the tokenizer lacks a marker that the format needs as one token."""
     lacking = [text for text in fmt.markers if token_id(tokenizer, text) is None]
     if lacking:
-        raise StartupError(
-            f"{fmt.name} cannot be used with the tokenizer of {where}: it has no token {', '.join(lacking)}"
-        )
+        raise StartupError(f"{fmt.name} does not fit the tokenizer of {where}: it has no token {', '.join(lacking)}")
 
 
 _PROBE = "prr_probe"
@@ -64,6 +63,32 @@ def check_template(fmt: Format, render: Render, where: str) -> None:
     others = [n for n in sorted(FORMATS) if n != fmt.name and _reads_back(get_format(n), history[common:], tail)]
     hint = f"; {' or '.join(others)} does" if others else ""
     raise StartupError(f"{fmt.name} does not read the calls that the chat template of {where} writes{hint}")
+
+
+def tokenizer_render(tokenizer: Any, chat_template: str | None = None) -> Render:
+    """A Jinja template rendered by the tokenizer itself, arguments parsed as engines do.
+
+    chat_template: the text of a template to use instead of the tokenizer's own.
+    """
+
+    def render(
+        messages: list[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
+    ) -> str:
+        parsed = [
+            {**m, "tool_calls": [_parsed(c) for c in m["tool_calls"]]} if "tool_calls" in m else m for m in messages
+        ]
+        kwargs = {**template_kwargs, **({"chat_template": chat_template} if chat_template else {})}
+        text: str = tokenizer.apply_chat_template(
+            parsed, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=False, **kwargs
+        )
+        return text
+
+    return render
+
+
+def _parsed(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
 
 
 def _reads_back(fmt: Format, completion: str, tail: str) -> bool:

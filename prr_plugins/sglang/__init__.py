@@ -6,6 +6,7 @@ It only translates between SGLang's types and `prr_plugins.common`; it knows no 
 - `detectors`: the pair of classes behind each name.
 - `serving`: follows a chat request: splice, capture, what the client gets to see; `output`: one completion of it.
 - `runtime`: what one API process holds (store, splicer, counters).
+- `admin`: changing the mode at run time.
 - `startup`: what must be right before a server starts, and the one line that says what is active; `worker`: further API
   processes.
 

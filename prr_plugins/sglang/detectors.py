@@ -45,6 +45,10 @@ FAMILIES: dict[str, Family] = {
     "prr_deepseek_v4": Family("deepseekv4", "deepseek-v4"),
     "prr_kimi_k2": Family("kimi_k2", "kimi_k2"),
     "prr_kimi_k3": Family("kimi_k3", "kimi_k3"),
+    "prr_gemma4": Family("gemma4", "gemma4"),
+    "prr_mistral": Family("mistral", "mistral"),
+    "prr_llama": Family("llama3", "deepseek-v3"),  # no reasoning: a detector that expects none unless told
+    "prr_minimax_m2": Family("minimax-m2", "minimax"),
 }
 
 

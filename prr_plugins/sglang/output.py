@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.entrypoints.openai.chat_encoding_adapters import token_output_sse_chunks
-from sglang.srt.entrypoints.openai.protocol import FunctionResponse, ToolCall
+from sglang.srt.entrypoints.openai.protocol import FunctionResponse, Tool, ToolCall
+from sglang.srt.function_call.json_array_parser import JsonArrayParser
 
+from prr_plugins.common.arguments import is_json_object
 from prr_plugins.common.bridge import Message
 from prr_plugins.common.completion import ParsedCompletion
 from prr_plugins.common.machine import Delta, Policy, StreamParser
@@ -66,11 +68,39 @@ class Step:
     calls: tuple[CallStep, ...] = ()
 
 
+class ForcedCalls:
+    """Calls that SGLang forced to be a JSON array (required and named calls of a family without a grammar of its own).
+
+    Read by SGLang's own parser for them, from what is content to ours.
+    """
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._parser = JsonArrayParser()
+        self._tools = list(tools)
+
+    def feed(self, text: str) -> list[Delta]:
+        return self._deltas(self._parser.parse_streaming_increment(text, self._tools))
+
+    def finish(self) -> list[Delta]:
+        return self._deltas(self._parser.finish(self._tools))
+
+    @staticmethod
+    def _deltas(result: Any) -> list[Delta]:
+        deltas = [Delta("content", result.normal_text)] if result.normal_text else []
+        for call in result.calls:
+            if call.name:
+                deltas.append(Delta("call", call.name, call.tool_index))
+            if call.parameters:
+                deltas.append(Delta("arguments", call.parameters, call.tool_index))
+        return deltas
+
+
 class Choice:
     """One completion of a request, parsed as it comes.
 
     reasoning, tool_calls: switch one half off; its markup then stays verbatim in the content.
     hold_reasoning: send reasoning in one piece once it is over (SGLang's `stream_reasoning: false`).
+    forced: the content is calls as JSON.
     """
 
     def __init__(
@@ -83,6 +113,7 @@ class Choice:
         reasoning: bool,
         tool_calls: bool,
         hold_reasoning: bool = False,
+        forced: ForcedCalls | None = None,
     ) -> None:
         self.ids: list[int] = []
         self.text: list[str] = []
@@ -95,12 +126,13 @@ class Choice:
         self._runtime = runtime
         self._reads_reasoning = reasoning
         self._held: list[str] | None = [] if hold_reasoning else None
+        self._forced = forced
         self._stream = StreamParser(
             runtime.format,
             tools=tools,
             prompt_tail=runtime.view.tail_text(prompt_ids) if prompt_ids else "",
             reasoning=reasoning,
-            tool_calls=tool_calls,
+            tool_calls=tool_calls and forced is None,
             stream_arguments=policy,
             tokenizer=runtime.tokenizer,
         )
@@ -119,7 +151,8 @@ class Choice:
         """The completion is over."""
         self.finish_reason = finish_reason
         reason = finish_reason if finish_reason in ("stop", "length") else "length"
-        step = self._step(self._guard("", lambda stream: stream.finish(reason)))
+        deltas = self._guard("", lambda stream: stream.finish(reason))
+        step = self._step(deltas, ended=True)
         if not self._held:
             return step
         held, self._held = "".join(self._held), None
@@ -143,7 +176,9 @@ class Choice:
                 text = self._stream.text_from(shown)
         return [Delta("content", text)] if text else []
 
-    def _step(self, deltas: Iterable[Delta]) -> Step:
+    def _step(self, deltas: Iterable[Delta], *, ended: bool = False) -> Step:
+        if self._forced is not None:
+            deltas = self._read_forced(deltas, ended)
         content: list[str] = []
         reasoning: list[str] = []
         calls: dict[int, CallStep] = {}
@@ -162,6 +197,20 @@ class Choice:
             if self._held and (self.failed or not self._stream.reasoning_open):
                 reasoning, self._held = self._held, []
         return Step("".join(reasoning), "".join(content), tuple(calls.values()))
+
+    def _read_forced(self, deltas: Iterable[Delta], ended: bool) -> list[Delta]:
+        assert self._forced is not None
+        made: list[Delta] = []
+        for delta in deltas:
+            made += self._forced.feed(delta.text) if delta.kind == "content" else [delta]
+        if ended:
+            made += self._forced.finish()
+            written = {index: "".join(call.arguments) for index, call in self.calls.items()}
+            for delta in made:
+                if delta.kind == "arguments":
+                    written[delta.index] = written.get(delta.index, "") + delta.text
+            made += [Delta("call_end", text, index) for index, text in written.items() if is_json_object(text)]
+        return made
 
     def _call(self, delta: Delta, so_far: CallStep | None) -> CallStep:
         if delta.kind == "call":
@@ -201,7 +250,7 @@ class Choice:
     @property
     def has_open_calls(self) -> bool:
         """Whether a call was begun and not finished."""
-        if self.parsed is not None:
+        if self.parsed is not None and self._forced is None:
             return bool(self.parsed.incomplete_calls)
         return any(call.raw_arguments is None for call in self.calls.values())
 

@@ -89,12 +89,16 @@ class Runtime:
         return {"mode": self.mode(None), "missing_hooks": self.missing_hooks, "counts": counts}
 
     def parse_failed(self) -> None:
-        self.metrics.add("prr_records_total", 1, "fallback", "error_parse")
+        self._failed("error_parse")
 
     def capture_failed(self, error: Exception) -> None:
         """A turn is not stored because following the request failed; the client got its answer."""
         logger.error("capture failed (%s: %s); the turn is not stored", type(error).__name__, error)
-        self.metrics.add("prr_records_total", 1, "fallback", "error_capture")
+        self._failed("error_capture")
+
+    def _failed(self, reason: str) -> None:
+        self.metrics.add("prr_records_total", 1, "fallback", reason)
+        self.metrics.add("prr_turns_total", 1, "fallback", reason)
 
 
 def engine_render(serving: OpenAIServingChat) -> Render:

@@ -22,13 +22,14 @@ from sglang.srt.entrypoints.openai.protocol import (
     MessageProcessingResult,
     ToolCall,
 )
+from sglang.srt.function_call.function_call_parser import FunctionCallParser
 from sglang.srt.runtime_context import get_disagg
 
 from prr_plugins.common.settings import SpliceMode
 from prr_plugins.common.splice import Conversation, Plan
 from prr_plugins.common.switch import MODES
 from prr_plugins.sglang.detectors import tool_dicts
-from prr_plugins.sglang.output import Choice, edit_event, stream_chunks, tool_call_models
+from prr_plugins.sglang.output import Choice, ForcedCalls, edit_event, stream_chunks, tool_call_models
 from prr_plugins.sglang.runtime import Runtime, copy_messages, template_kwargs
 
 if TYPE_CHECKING:
@@ -171,8 +172,24 @@ class Turn:
                 reasoning=bool(serving.reasoning_parser) and request.separate_reasoning,
                 tool_calls=serving._tool_call_parsing_active(request),
                 hold_reasoning=stream and not request.stream_reasoning,
+                forced=ForcedCalls(serving._effective_tools(request)) if self._forced() else None,
             )
         return self.choices[index]
+
+    def _forced(self) -> bool:
+        """Whether SGLang forced the calls to be JSON instead of the model's own format."""
+        serving, request = self.serving, self.request
+        if isinstance(request.tool_choice, str) and request.tool_choice != "required":
+            return False
+        if not serving._tool_call_parsing_active(request):
+            return False
+        parser = FunctionCallParser(
+            serving._effective_tools(request),
+            serving.tool_call_parser,
+            tokenizer=self.runtime.tokenizer,
+            tool_choice=request.tool_choice,
+        )
+        return not parser.owns_tool_format()
 
     def watch(self, results: Sequence[dict[str, Any]]) -> None:
         """The engine's outputs of a whole response."""

@@ -168,6 +168,10 @@ def activate(serving: Any) -> None:
     runtime = Runtime(serving, fmt, settings)
     setattr(serving, RUNTIME, runtime)
     setattr(serving.tokenizer_manager, RUNTIME, runtime)
+    if settings.admin and "sglang.srt.entrypoints.http_server" in sys.modules:
+        from prr_plugins.sglang import admin
+
+        admin.serve()
     for line in problems():
         logger.warning("%s: %s", PACKAGE, line)
     logger.info("%s", start_line(serving, runtime))

@@ -264,6 +264,34 @@ def serve_sglang(
         yield server
 
 
+def serve_engine(
+    engine: Engine,
+    model: Path,
+    *arguments: str,
+    plugins: bool = True,
+    block_size: int | None = None,
+    kv_cache_tokens: int = 131_072,
+    **options: Any,
+) -> contextlib.AbstractContextManager[Server]:
+    """`serve` or `serve_sglang`, by the same words.
+
+    plugins: False lets the engine load none. block_size: None is the tests' usual one. options: what both take.
+    """
+    if engine == "sglang":
+        page_size = block_size or PAGE_SIZE
+        return serve_sglang(
+            model, *arguments, plugins=plugins, page_size=page_size, kv_cache_tokens=kv_cache_tokens, **options
+        )
+    return serve(
+        model,
+        *arguments,
+        plugins=None if plugins else "",
+        block_size=block_size or BLOCK_SIZE,
+        kv_cache_bytes=kv_cache_tokens * 512,
+        **options,
+    )
+
+
 @contextlib.contextmanager
 def _started(
     engine: Engine,

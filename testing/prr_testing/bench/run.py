@@ -20,7 +20,7 @@ import openai
 from .. import parsers
 from ..chat import chat
 from ..demo.replay import common_prefix, max_cached_tokens
-from ..server import Server, serve
+from ..server import Engine, Server, serve_engine
 from ..tokens import Vocabulary
 from .trace import Conversation, Step, TraceError
 from .writing import write
@@ -126,15 +126,18 @@ def run(
     log_dir: Path,
     on_result: Callable[[Result], None],
     on_server: Callable[[str], None],
+    engine: Engine = "vllm",
+    block_size: int | None = None,
 ) -> list[Result]:
     """Every mode at every variation rate and seed; one server at a time. Each result is told as it comes.
 
+    block_size: tokens of a cache block; None is the tests' usual one.
     Raises TraceError if a server refuses every conversation.
     """
     results = []
     for name in dict.fromkeys(mode.server for mode in MODES):
         on_server(name)
-        with _server(name, model, folder, log_dir) as server:
+        with _server(engine, name, model, folder, log_dir, block_size) as server:
             _warm_up(server, vocabulary)
             for variation in variations:
                 for seed in seeds:
@@ -148,18 +151,20 @@ def run(
     return results
 
 
-def _server(name: str, model: str, folder: Path, log_dir: Path) -> Any:
-    chosen = (parsers.STOCK["vllm"] if name == "stock" else parsers.OURS)[model]
-    return serve(
+def _server(engine: Engine, name: str, model: str, folder: Path, log_dir: Path, block_size: int | None) -> Any:
+    chosen = (parsers.STOCK[engine] if name == "stock" else parsers.OURS)[model]
+    return serve_engine(
+        engine,
         folder,
-        *parsers.ARGUMENTS.get(("vllm", model), ()),
+        *parsers.ARGUMENTS.get((engine, model), ()),
         tool_parser=chosen.tool,
         reasoning_parser=chosen.reasoning,
         env={} if name == "stock" else {"PRR_RETENTION": name},
-        plugins="" if name == "stock" else None,
+        plugins=name != "stock",
+        block_size=block_size,
         max_model_len=131_072,
-        kv_cache_bytes=1 << 30,  # two million tokens: nothing is evicted
-        log=log_dir / f"bench-{name}.log",
+        kv_cache_tokens=2 << 20,  # nothing is evicted
+        log=log_dir / f"bench-{engine}-{name}.log",
     )
 
 
@@ -167,7 +172,8 @@ def _warm_up(server: Server, vocabulary: Vocabulary) -> None:
     """The first requests of a server pay for lazy set-up, which is not what time to first token should show."""
     for _ in range(3):
         message = [{"role": "user", "content": "warm up " * 500}]
-        chat(server.client(), server.model, message, script_ids=vocabulary.encode("x"), body={"cache_salt": "warm"})
+        script, body = vocabulary.encode("x"), {"cache_salt": "warm"}
+        chat(server.client(), server.model, message, script_ids=script, body=body, engine=server.engine)
 
 
 def _replay(
@@ -223,6 +229,7 @@ def _conversation(
             script_ids=script,
             stream=True,
             body=body,
+            engine=server.engine,
             max_tokens=len(script),
         )
         if reply.completion_ids != script:
@@ -246,7 +253,7 @@ def _conversation(
         before = reply.prompt_ids + reply.completion_ids
         message = dict(reply.message)
         if not mode.returns_reasoning:
-            message.pop("reasoning", None)
+            message = {name: value for name, value in message.items() if not name.startswith("reasoning")}
         calls = message.get("tool_calls", [])
         if message["content"] is None and not calls:
             message["content"] = ""

@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from .. import parsers
 from ..models import model_dir
-from ..server import BLOCK_SIZE, PAGE_SIZE, Engine, serve, serve_sglang
+from ..server import BLOCK_SIZE, PAGE_SIZE, Engine, serve_engine
 from ..tokens import Vocabulary
 from .replay import ReplayError, replay
 from .report import Report
@@ -58,18 +57,17 @@ def run(
         ours = name == "prr"
         started = time.monotonic()
         console.print(f"{name}: starting the server", highlight=False)
-        options: dict[str, Any] = {
-            "tool_parser": chosen.tool,
-            "reasoning_parser": chosen.reasoning,
-            "max_model_len": MAX_MODEL_LEN,
-            "log": out.with_name(f"{out.stem}-{name}.log"),
-        }
-        if engine == "vllm":
-            options |= {"plugins": None if ours else "", "block_size": block_size}
-        else:
-            options |= {"plugins": ours, "page_size": block_size}
-        start = serve if engine == "vllm" else serve_sglang
-        with start(folder, *parsers.ARGUMENTS.get((engine, session.model), ()), **options) as server:
+        with serve_engine(
+            engine,
+            folder,
+            *parsers.ARGUMENTS.get((engine, session.model), ()),
+            tool_parser=chosen.tool,
+            reasoning_parser=chosen.reasoning,
+            plugins=ours,
+            block_size=block_size,
+            max_model_len=MAX_MODEL_LEN,
+            log=out.with_name(f"{out.stem}-{name}.log"),
+        ) as server:
             console.print(f"{name}: server ready after {time.monotonic() - started:.0f} s", highlight=False)
             with report.run(name, chosen) as on_row:
                 replay(server, session, vocabulary, seed=seed, body={"prr": True} if ours else None, on_row=on_row)

@@ -1,0 +1,86 @@
+"""What `prr doctor` says of the installed SGLang: the checks of `startup`, without a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib.metadata import entry_points
+
+from sglang.version import __version__ as sglang_version
+
+from prr_plugins.common.checks import StartupError, check_markers, check_template, tokenizer_render
+from prr_plugins.common.finding import Finding
+from prr_plugins.common.formats import FORMATS
+from prr_plugins.sglang import GROUP, detectors, hooks, startup
+
+
+def examine(
+    model: str | None, tool_parser: str | None, reasoning_parser: str | None, chat_template: str | None
+) -> Iterator[Finding]:
+    """All findings. The flags mean what they mean to `sglang serve`.
+
+    model: a model's folder or name; without it the tokenizer and template are not looked at.
+    chat_template: the text of a template to use instead of the model's own.
+    """
+    tried = sglang_version.split("+")[0] in hooks.TRIED
+    yield Finding(
+        "sglang",
+        "ok" if tried else "warning",
+        f"{sglang_version} ({'tried' if tried else 'not tried; tried: ' + ', '.join(hooks.TRIED)})",
+    )
+    yield _entry_point()
+    for state in hooks.states():
+        if state.problem is None:
+            yield Finding(f"hook {state.hook.name}", "ok", state.hook.target)
+        else:
+            yield Finding(f"hook {state.hook.name}", "warning", f"{state.problem}; off: {state.hook.loses}")
+    detectors.register_names()
+    for name in detectors.missing():
+        yield Finding("names", "warning", f"{name} is not offered: this SGLang lacks the family's own detectors")
+    yield from _settings()
+    for flag, given in (("--tool-call-parser", tool_parser), ("--reasoning-parser", reasoning_parser)):
+        if given is not None and given.startswith(startup.PREFIX) and given not in FORMATS:
+            yield Finding("flags", "error", f"{flag} {given}: there is no such parser; there are {', '.join(FORMATS)}")
+            return
+    try:
+        fmt = startup.chosen_format(tool_parser, reasoning_parser)
+        if fmt is None:
+            return
+        yield Finding("flags", "ok", f"format {fmt.name}")
+        if model is None:
+            return
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        check_markers(fmt, tokenizer, repr(model))
+        yield Finding("tokenizer", "ok", f"has {' '.join(fmt.markers)}")
+        if tool_parser is not None:
+            check_template(fmt, tokenizer_render(tokenizer, chat_template), repr(model))
+            yield Finding("template", "ok", "a call that it writes is read back")
+    except StartupError as e:
+        yield Finding("start", "error", str(e))
+
+
+def _entry_point() -> Finding:
+    ours = [p for p in entry_points(group=GROUP) if p.value.startswith("prr_plugins.sglang")]
+    if not ours:
+        return Finding(
+            "plugin", "error", "SGLang does not see the plugin: prr-plugins is not installed in this environment"
+        )
+    allowed = [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",") if name.strip()]
+    if allowed and ours[0].name not in allowed:
+        return Finding("plugin", "error", f"SGLANG_PLUGINS leaves the plugin out: add {ours[0].name!r} to it")
+    return Finding("plugin", "ok", f"{startup.PACKAGE} {startup.version()}, entry point {ours[0].name!r}")
+
+
+def _settings() -> Iterator[Finding]:
+    try:
+        settings = startup.read_settings()
+    except StartupError as e:
+        yield Finding("settings", "error", str(e))
+        return
+    values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "warnings"}
+    yield Finding("settings", "ok", ", ".join(f"{name}={value}" for name, value in values.items()))
+    for line in settings.warnings:
+        yield Finding("settings", "warning", line)
