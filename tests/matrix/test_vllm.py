@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # each loads a vocabulary and vLLM's own stack
 vllm = pytest.importorskip("vllm", reason="vLLM is not installed in this environment")
 
 from prr_testing.matrix.cells import Cell, Measure  # noqa: E402

@@ -19,16 +19,15 @@ from typing import Any, Literal, Protocol
 from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
 from prr_plugins.common.bridge import TemplateBridge
 from prr_plugins.common.formats import get_format
-from prr_plugins.common.machine import parse
+from prr_plugins.common.machine import StreamParser
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings
 from prr_plugins.common.splice import Conversation, Splicer
 from prr_plugins.common.store import TurnStore
 
-from ..models import model_dir
 from ..tokens import Vocabulary
 from .blame import Place, Tracer, place
-from .turns import ROWS, WRITERS, Impossible, Message, Row, Turn, write
+from .turns import Impossible, Message, Row, Turn, write
 
 Kind = Literal["parser", "template", "encoding", "engine"]
 
@@ -205,7 +204,7 @@ class Measure:
 
     def _lost_by_parser(self, turn: Turn, message: Message, sampled: list[int], kept: int) -> Cause | None:
         """The first field that, given back as it was sampled, makes the next prompt keep more."""
-        whole = self._parsed(turn, [*sampled[: len(sampled) - len(turn.ids)]])
+        whole = self._parsed(turn, sampled[: len(sampled) - len(turn.ids)]).message
         for what, repaired in _repairs(message, whole):
             try:
                 now = common(sampled, self._next(turn, repaired))
@@ -259,31 +258,30 @@ class Measure:
 
     # ------------------------------------------------------------------------------------ ours
 
-    def _parsed(self, turn: Turn, prompt_ids: Sequence[int]) -> Message:
-        return parsed_message(turn, self._tail(turn, prompt_ids))[0]
-
-    def _tail(self, turn: Turn, prompt_ids: Sequence[int]) -> str:
+    def _parsed(self, turn: Turn, prompt_ids: Sequence[int]) -> Parsed:
         text = self.vocabulary.text_of(prompt_ids[-64:])
-        return text[max(0, *(text.rfind(opener) for opener in get_format(turn.format).turn_openers)) :]
+        tail = text[max(0, *(text.rfind(opener) for opener in get_format(turn.format).turn_openers)) :]
+        return parsed(turn, tail, self.chat.tokenizer)
 
     def ours(self, turn: Turn, name: str) -> Cell:
         """Our parse, and the bridge with the engine's own renderer and tokenizer, as the plugin uses them."""
         splicer = self._splicer(turn)
         first = self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut)
         sampled = [*first.prompt_ids, *turn.ids]
-        message, natives, reasoning_span, reasoning_open = parsed_message(turn, self._tail(turn, first.prompt_ids))
+        made = self._parsed(turn, first.prompt_ids)
+        message = returned(made.message)
         cell = self._cell(turn, name, first.prompt_ids)
         plan = splicer.plan(Conversation(turn.before, turn.tools, {}))
         splicer.record(
             plan.context,
             first.prompt_ids,
             turn.ids,
-            message,
-            reasoning_span=self._token_span(turn, reasoning_span),
-            reasoning_open=reasoning_open,
-            native_call_ids=natives,
+            made.message,
+            reasoning_span=made.reasoning_span,
+            reasoning_open=made.reasoning_open,
+            native_call_ids=made.native_ids,
         )
-        messages = [*turn.before, returned(message), *turn.follow_up(message)]
+        messages = [*turn.before, message, *turn.follow_up(message)]
         plan = splicer.plan(Conversation(messages, turn.tools, {}))
         cell.reason = plan.reason
         cell.retained_reasoning_tokens = plan.retained_reasoning_tokens
@@ -305,21 +303,29 @@ class Measure:
         )
         return Splicer(bridge, TurnStore(1 << 24), Settings(), _Uncounted())
 
-    def _token_span(self, turn: Turn, span: tuple[int, int] | None) -> tuple[int, int] | None:
-        if span is None:
-            return None
-        return tuple(len(self.vocabulary.encode(turn.text[:end])) for end in span)  # type: ignore[return-value]
-
 
 class _Uncounted(Metrics):
     """Nobody reads the counters here."""
 
 
-def parsed_message(turn: Turn, tail: str) -> tuple[Message, list[str | None], tuple[int, int] | None, bool]:
-    """Our parse of the completion as a message, the ids the model wrote, its reasoning (characters), is it open."""
-    result = parse(
-        turn.format, turn.text, tools=turn.tools, prompt_tail=tail, finish_reason="length" if turn.cut else "stop"
+@dataclass(frozen=True)
+class Parsed:
+    """Our parse of a completion: the message, the calls' ids where the model wrote them, the tokens of its reasoning."""
+
+    message: Message
+    native_ids: list[str | None]
+    reasoning_span: tuple[int, int] | None
+    reasoning_open: bool
+
+
+def parsed(turn: Turn, prompt_tail: str, tokenizer: Any) -> Parsed:
+    """Parse a turn as our plugins do."""
+    parser = StreamParser(
+        turn.format, tools=turn.tools, prompt_tail=prompt_tail, stream_arguments="complete", tokenizer=tokenizer
     )
+    parser.feed(turn.text, turn.ids)
+    parser.finish("length" if turn.cut else "stop")
+    result = parser.result
     message: Message = {"role": "assistant", "content": result.content}
     if result.reasoning is not None:
         message |= {"reasoning": result.reasoning, "reasoning_content": result.reasoning}
@@ -332,9 +338,10 @@ def parsed_message(turn: Turn, tail: str) -> tuple[Message, list[str | None], tu
             }
             for index, call in enumerate(result.parsed_tool_calls)
         ]
-    spans = [s for s in result.segments if s.kind == "reasoning"]
-    span = (spans[0].start, spans[-1].end) if spans else None
-    return message, [call.id for call in result.parsed_tool_calls], span, turn.row.name == "reasoning_cut"
+    spans = result.tokens.spans if result.tokens else ()
+    reasoning = [s for s in spans if s.segment is not None and result.segments[s.segment].kind == "reasoning"]
+    span = (reasoning[0].start, reasoning[-1].end) if reasoning else None
+    return Parsed(message, [call.id for call in result.parsed_tool_calls], span, parser.reasoning_open)
 
 
 def returned(message: Mapping[str, Any]) -> Message:
@@ -432,18 +439,3 @@ def common(one: Any, other: Any) -> int:
             break
         n += 1
     return n
-
-
-def models() -> list[str]:
-    """The models of the matrix."""
-    return list(WRITERS)
-
-
-def rows() -> tuple[Row, ...]:
-    return ROWS
-
-
-def ensure_models() -> None:
-    """Build what is not built yet."""
-    for model in models():
-        model_dir(model)

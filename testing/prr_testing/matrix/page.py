@@ -68,6 +68,8 @@ def _totals(cells: Sequence[Cell], by: str) -> dict[str, int]:
 def _shown(cell: Cell) -> str:
     if not cell["possible"]:
         return "·"
+    if cell["cause"] and cell["cause"]["kind"] == "engine":
+        return "✕"
     return "✓" if cell["exact"] else f"−{cell['reusable'] - cell['kept']}"
 
 

@@ -30,7 +30,8 @@ def main() -> int:
         from .vllm_chat import VllmChat as Chat  # type: ignore[assignment]
     from importlib.metadata import version
 
-    from .cells import Measure, models, rows
+    from .cells import Cell, Measure
+    from .turns import ROWS, WRITERS
 
     logging.disable(logging.ERROR)
     spec = importlib.util.find_spec(engine)
@@ -42,9 +43,16 @@ def main() -> int:
         print(json.dumps(value, ensure_ascii=False), file=out, flush=True)
 
     say({"engine": engine, "version": version(engine)})
-    for model in wanted or models():
-        measure = Measure(Chat(model), root)
-        for row in rows():
+    for model in wanted or WRITERS:
+        try:
+            measure = Measure(Chat(model), root)
+        except Exception as error:  # this installation of the engine cannot serve the model: its own words
+            why = f"{engine} does not start: {str(error).splitlines()[0]}"
+            for row in ROWS:
+                for by in (engine, f"ours_{engine}"):
+                    say(Cell(model, row.name, by, reason=why, possible=False).to_dict())
+            continue
+        for row in ROWS:
             for cell in measure.cells(row):
                 say(cell.to_dict())
     out.flush()
