@@ -128,6 +128,7 @@ MUST_BREAK = {
     "reasoning part of another role": lambda m: m[1].update(
         content=[{"type": "text", "text": "What is in /srv?"}, {"type": "thinking", "thinking": "Say no."}]
     ),
+    "calls of another role": lambda m: m[1].update(tool_calls=[call("call_c", "ls", "{}")]),
     "message inserted": lambda m: m.insert(2, {"role": "user", "content": "Please."}),
     "message removed": lambda m: m.pop(0),
     "parts instead of one text": lambda m: m[1].update(

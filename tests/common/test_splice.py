@@ -424,6 +424,20 @@ def test_native_call_ids_come_back(make: Callable[..., Engine]) -> None:
     assert "call_" not in text
 
 
+def test_only_results_of_the_turn_get_its_native_ids(make: Callable[..., Engine]) -> None:
+    """Ids that a model writes come again in later turns, and a result may have none: neither is renamed."""
+    engine = make("kimi-k2.6")
+    message = engine.ask([USER], calls=[call(cmd="ls")], native=("functions.bash:7",))
+    message["tool_calls"][0]["id"] = "functions.bash:0"
+    foreign = {"role": "assistant", "content": "", "tool_calls": [{"id": "functions.bash:0", **call(cmd="pwd")}]}
+    engine.ask(
+        [USER, message, *results(message, "a"), foreign, *results(foreign, "b"), {"role": "tool", "content": "c"}]
+    )
+    text = engine.model.decode(engine.prompt)
+    assert text.count("Return of functions.bash:7") == text.count("Return of functions.bash:0") == 1
+    assert engine.plan.outcome == "spliced"
+
+
 def test_dropped_calls(engine: Engine) -> None:
     message = engine.ask([USER], calls=[call(cmd="ls")], dropped_calls=True)
     engine.ask([USER, message, *results(message, "a")])
