@@ -10,21 +10,24 @@ Writes out/conformance.json. Ends with 1 if anything of ours does not pass; `doc
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import logging
 import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from canitoolcall.adapters.base import Adapter
 from canitoolcall.adapters.worker import replay
 from canitoolcall.chunking import DEFAULT_STRATEGIES, ChunkStrategy
 from canitoolcall.results import CaseResult, Status, worst_status
-from canitoolcall.runner import WorkerClient, WorkerError, evaluate
+from canitoolcall.runner import evaluate
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -37,42 +40,28 @@ from prr_testing.vocabularies import vocabulary
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "out" / "conformance.json"
 OURS = ("prr", "prr_eager", "prr_in_vllm")
+MARK = "\x1e"  # begins a line of ours: engines print what they like
 CHARACTERS = tuple(ChunkStrategy("char", seed=seed) for seed in range(4))
 
 # A fixture whose expected value we hold to be wrong, and why. Nothing else of ours may fail.
 CONTESTED: Mapping[str, str] = {}
 
-Replay = Callable[[Completion, tuple[ChunkStrategy, ...]], Mapping[str, Any]]
+ADAPTERS: Mapping[str, Callable[[], Adapter]] = {
+    "prr": adapters.PrrLibrary,
+    "prr_eager": adapters.PrrLibraryEager,
+    "prr_in_vllm": adapters.PrrInVllm,
+    "vllm": adapters.Vllm,
+    "sglang": adapters.Sglang,
+}
+TRIPS = "round trip"
 
 
-@contextlib.contextmanager
-def runner(name: str) -> Iterator[Replay]:
-    """How to replay a fixture with one of the parsers.
-
-    Raises:
-        WorkerError: it is not installed here.
-    """
-    if name != "sglang":
-        made = {
-            "prr": adapters.PrrLibrary,
-            "prr_eager": adapters.PrrLibraryEager,
-            "prr_in_vllm": adapters.PrrInVllm,
-            "vllm": adapters.Vllm,
-        }[name]()
-        yield lambda completion, strategies: replay(made, completion.fixture, completion.family, strategies)
-        return
-    python = ROOT / ".venv" / "sglang" / "bin" / "python"
-    environment = {"PRR_CACHE": os.environ["PRR_CACHE"], "HF_HUB_OFFLINE": "1"}
-    with WorkerClient("prr_testing.adapters:Sglang", python, environment) as worker:
-        worker.hello()
-        yield lambda completion, strategies: worker.replay(completion.fixture, completion.family, strategies)
-
-
-def judge(name: str, completion: Completion, replay: Replay) -> CaseResult:
+def judge(name: str, adapter: Adapter, completion: Completion) -> CaseResult:
     """One fixture under one parser. For ours every split counts, single characters too."""
     strategies = (*DEFAULT_STRATEGIES, *CHARACTERS) if name in ("prr", "prr_eager") else DEFAULT_STRATEGIES
     try:
-        case = evaluate(completion.fixture, completion.family, replay(completion, strategies))
+        reply = replay(adapter, completion.fixture, completion.family, strategies)
+        case = evaluate(completion.fixture, completion.family, reply)
     except Exception as error:  # a harness fault: it shows as an error of this run, never as a pass
         text = f"{type(error).__name__}: {error}"
         return CaseResult(completion.fixture.id, completion.fixture.family, Status.ERROR, harness_error=text)
@@ -80,6 +69,33 @@ def judge(name: str, completion: Completion, replay: Replay) -> CaseResult:
         status = worst_status(row.status for row in case.checks)
         case = CaseResult(case.fixture_id, case.family, status, case.checks, observed=case.observed)
     return case
+
+
+def child(name: str, families: list[str]) -> None:
+    """One parser over all fixtures (or the round trip), in a process and environment of its own: a JSON line each."""
+    adapter = None if name == TRIPS else ADAPTERS[name]()
+    for completion in select(families):
+        if adapter is None:
+            line: Any = [asdict(outcome) for outcome in round_trip.check(completion)]
+        else:
+            line = judge(name, adapter, completion).to_dict()
+        print(MARK + json.dumps(line), flush=True)
+
+
+def select(families: list[str]) -> list[Completion]:
+    """The fixtures of these families, all if none is named."""
+    return [c for c in completions() if not families or c.fixture.family in families]
+
+
+def start(name: str, families: list[str]) -> subprocess.Popen[str]:
+    """The child process of one parser, in a session of its own: the scheduler shares a machine between sessions."""
+    python = ROOT / ".venv" / ("sglang" if name == "sglang" else "vllm") / "bin" / "python"
+    command = [python, __file__, "--child", name, "--family", *families]
+    log = (OUT.parent / "conformance").joinpath(f"{name.replace(' ', '_')}.log").open("w")
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, start_new_session=True
+    )
 
 
 def may_differ(completion: Completion) -> str | None:
@@ -132,34 +148,29 @@ def summary(cases: Mapping[str, CaseResult]) -> dict[str, Any]:
     }
 
 
-def round_trips(chosen: list[Completion], step: Callable[[], None]) -> dict[str, Any]:
+def round_trips(chosen: list[Completion], found: list[list[dict[str, str]]]) -> dict[str, Any]:
     """Every fixture's next prompts; counts are of next prompts."""
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     families: dict[str, Counter[str]] = {}
     broken: list[str] = []
-    unchecked: list[str] = []
-    for completion in chosen:
-        outcomes = round_trip.check(completion)
-        if not outcomes:
-            unchecked.append(completion.fixture.id)
+    for completion, outcomes in zip(chosen, found, strict=True):
         for outcome in outcomes:
             family = families.setdefault(completion.fixture.family, Counter())
             for tally in (counts, family):
                 tally["checked"] += 1
-                tally[f"rerender_{outcome.rerender}"] += 1
-                tally[f"bridge_{outcome.bridge}"] += 1
-            if outcome.bridge == "refused":
-                reasons[outcome.bridge_reason] += 1
-            elif outcome.bridge == "broken":
-                broken.append(f"{completion.fixture.id} ({outcome.follows})")
-        step()
+                tally[f"rerender_{outcome['rerender']}"] += 1
+                tally[f"bridge_{outcome['bridge']}"] += 1
+            if outcome["bridge"] == "refused":
+                reasons[outcome["bridge_reason"]] += 1
+            elif outcome["bridge"] == "broken":
+                broken.append(f"{completion.fixture.id} ({outcome['follows']})")
     keys = ("checked", "rerender_broken", "rerender_unsupported", "bridge_broken", "bridge_refused")
     return {
         **{key: counts[key] for key in keys},
         "bridge_refused_by_reason": dict(reasons.most_common()),
         "bridge_broken_ids": broken,
-        "not_checked_ids": unchecked,
+        "not_checked_ids": [c.fixture.id for c, outcomes in zip(chosen, found, strict=True) if not outcomes],
         "by_family": {family: {key: tally[key] for key in keys} for family, tally in sorted(families.items())},
     }
 
@@ -207,27 +218,41 @@ def main() -> int:
     parser.add_argument("--runs", nargs="*", choices=names, default=list(names), help="which parsers (default: all)")
     parser.add_argument("--family", nargs="*", default=[], help="only these families of the corpus")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--child", choices=(*names, TRIPS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)  # engines log every call that they cannot read
-    console = Console(stderr=True)
-    chosen = [c for c in completions() if not options.family or c.fixture.family in options.family]
-    runs: dict[str, dict[str, CaseResult]] = {}
-    missing: dict[str, str] = {}
+    if options.child:
+        child(options.child, options.family)
+        return 0
+    chosen = select(options.family)
+    (OUT.parent / "conformance").mkdir(parents=True, exist_ok=True)
+    lines: dict[str, list[Any]] = {name: [] for name in (*options.runs, TRIPS)}
+    children = {name: start(name, options.family) for name in lines}
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        for name in options.runs:
+    with Progress(*columns, console=Console(stderr=True)) as progress, ThreadPoolExecutor(len(children)) as pool:
+
+        def follow(name: str) -> None:
             task = progress.add_task(name, total=len(chosen))
-            try:
-                with runner(name) as replay:
-                    cases: dict[str, CaseResult] = {}
-                    for completion in chosen:
-                        cases[completion.fixture.id] = judge(name, completion, replay)
-                        progress.advance(task)
-                    runs[name] = cases
-            except (WorkerError, ImportError) as error:
-                missing[name] = str(error).splitlines()[0]
-        task = progress.add_task("round trip", total=len(chosen))
-        trips = round_trips(chosen, lambda: progress.advance(task))
+            stream = children[name].stdout
+            assert stream is not None
+            for line in stream:
+                if line.startswith(MARK):
+                    lines[name].append(json.loads(line.removeprefix(MARK)))
+                    progress.advance(task)
+
+        list(pool.map(follow, children))
+    missing: dict[str, str] = {}
+    for name, process in children.items():
+        if process.wait() or len(lines[name]) != len(chosen):
+            log = (OUT.parent / "conformance" / f"{name.replace(' ', '_')}.log").read_text(errors="replace")
+            missing[name] = (log.strip().splitlines() or ["no output"])[-1]
+            del lines[name]
+    runs = {
+        name: {made["fixture_id"]: CaseResult.from_dict(made) for made in found}
+        for name, found in lines.items()
+        if name != TRIPS
+    }
+    trips = round_trips(chosen, lines.get(TRIPS, [[] for _ in chosen]))
 
     eager = {
         c.fixture.id: why
@@ -259,6 +284,7 @@ def main() -> int:
         if case.status is not Status.PASS and id not in CONTESTED and not (name == "prr_eager" and id in eager)
     }
     wrong |= {f"bridge {id}" for id in trips["bridge_broken_ids"]}
+    wrong |= {f"{name} did not run" for name in missing if name in OURS or name == TRIPS}
     for name in sorted(wrong):
         shown.print(f"[red]not passed:[/] {name}")
     shown.print(f"{options.out}")

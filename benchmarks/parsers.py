@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,7 +50,8 @@ CASES: Mapping[str, tuple[int, int]] = {
 GROWTH = ("1k total", "64k total")
 DELTAS = {"1 token": 1, "8 tokens": 8, "whole": 0}
 PARSERS = ("prr", "prr_in_vllm", "vllm", "sglang")
-CAP = 4.0  # seconds of CPU time for one completion
+IN_ENVIRONMENT: Mapping[str, tuple[str, ...]] = {"vllm": PARSERS[:3], "sglang": PARSERS[3:]}
+CAP = 2.0  # seconds of CPU time for one completion
 CHECK_EVERY = 64  # deltas between looks at the clock
 
 
@@ -210,7 +212,36 @@ def measure(parser: str, format: str, case: str, delta: str) -> dict[str, Any]:
     return {"us_per_token": 1e6 * spent / repeat / done, "tokens": done, "capped": done < len(source.ids)}
 
 
-def rounds(parsers: Sequence[str], formats: Sequence[str], repeats: int, step: Callable[[str], None]) -> list[Any]:
+def run(
+    formats: Sequence[str], environments: Sequence[str], repeats: int, jobs: int
+) -> tuple[list[Any], dict[str, str]]:
+    """Every format in every environment, in processes of their own; rows, and what did not run with its reason."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    rows: list[Any] = []
+    missing: dict[str, str] = {}
+    columns = (TextColumn("parsers"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+
+    def one(work: tuple[str, str]) -> None:
+        format, name = work
+        python = ROOT / ".venv" / name / "bin" / "python"
+        command = [python, __file__, "--child", name, "--repeats", str(repeats), "--family", format]
+        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, start_new_session=True)
+        if done.returncode:
+            missing[f"{format} in {name}"] = (done.stderr.strip().splitlines() or ["?"])[-1]
+        else:
+            rows.extend(json.loads(done.stdout.strip().splitlines()[-1]))
+        progress.advance(task)
+
+    with Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
+        work = [(format, name) for format in formats for name in environments]
+        task = progress.add_task("parsers", total=len(work))
+        list(pool.map(one, work))
+    return rows, missing
+
+
+def rounds(parsers: Sequence[str], formats: Sequence[str], repeats: int) -> list[Any]:
     """Rows of medians. What was capped, or cannot run, is not tried again."""
     rows: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
     for round in range(repeats):
@@ -226,7 +257,6 @@ def rounds(parsers: Sequence[str], formats: Sequence[str], repeats: int, step: C
                             before.append(measure(*_order(key)))
                         except Exception as error:  # of the parser measured: it is the row's value
                             before.append({"error": f"{type(error).__name__}: {error}"[:200]})
-                    step(f"{format} {case}")
     made = []
     for (format, case, delta, parser), found in rows.items():
         row = {"format": format, "case": case, "delta": delta, "parser": parser, **found[0]}
@@ -366,37 +396,20 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, help="rounds; the median counts")
     parser.add_argument("--no-sglang", action="store_true")
     parser.add_argument("--out", type=Path, default=OUT / "bench_parsers.json")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time; more than one disturb each other")
+    parser.add_argument("--child", choices=IN_ENVIRONMENT, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     wanted = {f"prr_{name.removeprefix('prr_')}" for name in options.family}
     formats = [name for name in WRITERS if name in FORMATS and (not wanted or name in wanted)]
     if options.child:
-        from prr_testing import sglang_cpu  # noqa: F401  # stand-ins for GPU packages
-
-        print("\n" + json.dumps(rounds(["sglang"], formats, options.repeats, lambda what: None)))
+        if options.child == "sglang":
+            from prr_testing import sglang_cpu  # noqa: F401  # stand-ins for GPU packages
+        measured = rounds(IN_ENVIRONMENT[options.child], formats, options.repeats)
+        print("\n" + json.dumps(measured))
         return 0
-
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    rows: list[Any] = []
-    missing: dict[str, str] = {}
-    columns = (TextColumn("{task.description:36}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns) as progress:
-        task = progress.add_task("", total=options.repeats * len(formats) * len(CASES) * len(DELTAS))
-        rows += rounds(
-            PARSERS[:3], formats, options.repeats, lambda what: progress.update(task, advance=1, description=what)
-        )
-        if not options.no_sglang:
-            progress.update(task, description="SGLang, in its own environment", completed=0)
-            command = [ROOT / ".venv/sglang/bin/python", __file__, "--child", "--repeats", str(options.repeats)]
-            command += ["--family", *formats]
-            environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-            done = subprocess.run(command, capture_output=True, text=True, env=environment)
-            if done.returncode:
-                missing["sglang"] = (done.stderr.strip().splitlines() or ["?"])[-1]
-            else:
-                rows += json.loads(done.stdout.strip().splitlines()[-1])
+    environments = [name for name in IN_ENVIRONMENT if name != "sglang" or not options.no_sglang]
+    rows, missing = run(formats, environments, options.repeats, options.jobs)
     report = {
         "python": platform.python_version(),
         "cpu_seconds_cap": CAP,
