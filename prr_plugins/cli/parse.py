@@ -121,6 +121,10 @@ _STYLE = {
 }
 
 
+# A completion is foreign text: its control characters are shown, not obeyed by the terminal.
+_VISIBLE = {c: 0x2400 + c for c in range(32) if c not in b"\t\n"} | {0x7F: 0x2421}
+
+
 def _show(result: ParsedCompletion) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -129,14 +133,16 @@ def _show(result: ParsedCompletion) -> None:
     console = Console(highlight=False)
     coloured = Text()
     for s in result.segments:
-        coloured.append(result.raw_text[s.start : s.end], _STYLE[s.kind])
+        coloured.append(result.raw_text[s.start : s.end].translate(_VISIBLE), _STYLE[s.kind])
     console.print(coloured)
     console.print(Text.assemble(*((f" {kind} ", f"{style} reverse") for kind, style in _STYLE.items())))
     if result.parsed_tool_calls or result.incomplete_calls:
         table = Table("call", "id", "arguments", "status")
         for call in result.parsed_tool_calls:
             status = " ".join((call.status, *call.flags))
-            table.add_row(Text(call.name), Text(call.id or "-"), Text(call.arguments), status)
+            cells = (call.name, call.id or "-", call.arguments)
+            table.add_row(*(Text(cell.translate(_VISIBLE)) for cell in cells), status)
         for cut in result.incomplete_calls:
-            table.add_row(Text(cut.name or "-"), "-", Text(cut.raw_arguments), cut.status, style="red")
+            cells = (cut.name or "-", "-", cut.raw_arguments)
+            table.add_row(*(Text(cell.translate(_VISIBLE)) for cell in cells), cut.status, style="red")
         console.print(table)

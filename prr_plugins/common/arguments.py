@@ -59,7 +59,7 @@ def tool_parameters(tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Mapp
     """Name -> JSON Schema of its parameters, from tools in OpenAI's shape (nested or flat)."""
     out: dict[str, Mapping[str, Any]] = {}
     for tool in tools or ():
-        function = tool.get("function", tool)
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             schema = function.get("parameters")
             out[function["name"]] = schema if isinstance(schema, Mapping) else {}

@@ -81,3 +81,9 @@ def test_text_that_is_not_utf8() -> None:
     out = CliRunner().invoke(app, ["parse", "--format", "prr_qwen3"], input=b"ab\xff")
     assert out.exit_code == 2
     assert "not UTF-8 at byte 2" in out.stderr
+
+
+def test_control_characters_are_shown_not_obeyed() -> None:
+    out = CliRunner().invoke(app, ["parse", "--format", "prr_llama"], input="ab\x1b[2J")
+    assert "\x1b[2J" not in out.stdout
+    assert "ab␛[2J" in out.stdout

@@ -359,3 +359,4 @@ def test_tools_in_either_shape() -> None:
     nested = {"type": "function", "function": {"name": "g"}}
     assert tool_parameters([flat, nested, {"type": "web_search"}]) == {"f": {"type": "object"}, "g": {}}
     assert tool_parameters(None) == {}
+    assert tool_parameters(["f", None, {"function": None}]) == {}  # type: ignore[list-item]
