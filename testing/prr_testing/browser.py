@@ -53,6 +53,18 @@ class Page:
         """The value of a function body run in the page."""
         return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
+    def wait(self, script: str, value: Any, seconds: float = 20.0) -> None:
+        """Until the script's value is this one: what the page does behind an event comes a moment later.
+
+        Raises:
+            TimeoutError: it was something else all the time; the last value.
+        """
+        deadline = time.monotonic() + seconds
+        while (found := self.run(script)) != value:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{script} gives {found!r}, not {value!r}")
+            time.sleep(0.05)
+
     def click(self, selector: str) -> None:
         """A real click where the element is; an error if it is hidden or covered."""
         self._call("POST", f"/element/{self._find(selector)}/click", {})

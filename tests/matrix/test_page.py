@@ -64,7 +64,7 @@ def test_keys_are_enough(window: Page, made: Path) -> None:
     window.press(RIGHT)
     assert window.text("#name").startswith("GLM-5.1")
     window.press(ESCAPE)
-    assert window.run(where) == "glm-5.1/reasoning_newlines/vllm"
+    window.wait(where, "glm-5.1/reasoning_newlines/vllm")
     assert window.run("return document.querySelectorAll('.cell[tabindex=\"0\"]').length") == 1
 
 

@@ -310,7 +310,7 @@ class _Uncounted(Metrics):
 
 @dataclass(frozen=True)
 class Parsed:
-    """Our parse of a completion: the message, the calls' ids where the model wrote them, the tokens of its reasoning."""
+    """Our parse of a completion: the message, call ids that the model wrote, the tokens of its reasoning."""
 
     message: Message
     native_ids: list[str | None]
