@@ -192,7 +192,7 @@ def serve(
     kv_cache_bytes: int = 64 << 20,
     block_size: int = BLOCK_SIZE,
     scripted: bool = True,
-    ready_within: float = 180.0,
+    ready_within: float = 480.0,
 ) -> Iterator[Server]:
     """Start `vllm serve` on a model folder without weights, wait until it is healthy, and always take it down.
 

@@ -182,7 +182,7 @@ def plot(path: Path, results: Sequence[Result], variation: float) -> None:
     import matplotlib.pyplot as plt
 
     rates = sorted({result.variation for result in results})
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
     for mode in MODES:
         style = "-" if mode.ours else "--"
         marker = "s" if mode.name == OPPONENT else "o"
@@ -192,7 +192,7 @@ def plot(path: Path, results: Sequence[Result], variation: float) -> None:
         rates, [100 * _optimum(results, rate) for rate in rates], ":", color="black", label="infinite cache, all kept"
     )
     left.set(xlabel="variation rate (input)", ylabel="prefix-cache hit rate, %", title="Hit rate")
-    left.legend(fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     left.grid(alpha=0.3)
     names = [mode.name for mode in MODES]
     uncached = [pooled(results, mode, variation).uncached for mode in MODES]
