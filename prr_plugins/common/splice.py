@@ -16,6 +16,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from prr_plugins.common import lineage
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 Outcome = Literal["spliced", "first_turn", "refused", "fallback"]
 
+_SYSTEM = ("system", "developer")
 _SHARED_STEM = 64
 """Tokens that a rendered prompt must have in common with an earlier turn to be stored as a branch of it."""
 
@@ -43,6 +45,9 @@ class Conversation:
     template_kwargs: the request's merged over the server's defaults.
     template_id: hash of the template text and the tokenizer that are used for this request.
     tenant: isolation domain (`cache_salt`, else the tenant header's value), None where there is none.
+    late_system_as_user: the engine has a way of its own for a system message that the template refuses in place (vLLM's
+        Anthropic route merges it into the first message, which changes all that follows); write such a message where it
+        stands, in the frame of a user message.
     """
 
     messages: list[Message]
@@ -54,6 +59,7 @@ class Conversation:
     template_id: str = ""
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    late_system_as_user: bool = False
 
 
 @dataclass(slots=True)
@@ -63,6 +69,8 @@ class Context:
     conversation: Conversation
     chain: Chain
     root: bytes
+    answered: list[int]
+    """Indices of the assistant messages."""
     match: Match | None = None
     match_ids: list[int] = field(default_factory=list)
     used: bool = False
@@ -236,11 +244,12 @@ class Splicer:
         root = root_key(
             "turn", conversation.model, lora, tenant, conversation.template_id, kwargs, conversation.tools or []
         )
-        return Context(conversation, Chain(conversation.messages), root)
+        chain = Chain(conversation.messages)
+        answered = [index for index, link in enumerate(chain.links) if link.role == "assistant"]
+        return Context(conversation, chain, root, answered)
 
     def _splice(self, context: Context, stage: list[str]) -> Plan:
-        conversation, links = context.conversation, context.chain.links
-        answered = [index for index, link in enumerate(links) if link.role == "assistant"]
+        conversation, links, answered = context.conversation, context.chain.links, context.answered
         if not answered:
             return Plan("first_turn", context=context)
         stage[0] = "store"
@@ -270,10 +279,10 @@ class Splicer:
         messages, turn = conversation.messages, match.turn
         kwargs = conversation.template_kwargs or {}
         assistant, new = lineage.with_native_ids(messages[match.index], messages[match.index + 1 :], turn)
-        answer = self.bridge.continue_turn(
+        continued = partial(
+            self.bridge.continue_turn,
             context.match_ids,
             turn.completion,
-            new,
             assistant=assistant,
             before=messages[: match.index],
             tools=conversation.tools,
@@ -281,13 +290,19 @@ class Splicer:
             add_generation_prompt=conversation.add_generation_prompt,
             reasoning_open=turn.reasoning_open,
         )
+        answer = continued(new)
+        if answer == Refusal("unsupported_by_template") and conversation.late_system_as_user:
+            as_user = [{**message, "role": "user"} if message.get("role") in _SYSTEM else message for message in new]
+            if as_user != new:
+                new, reason = as_user, reason or "late_system_as_user"
+                answer = continued(new)
         if isinstance(answer, Refusal):
             raise _Refused(answer.reason)
         rendered = [*messages[: match.index], assistant, *new]
         context.appended = rendered, answer.text
-        if reason and not self._proven(context):
+        if match.index != context.answered[-1] and not self._proven(context):
             raise _Refused(reason)
-        retained = self._retained(conversation, turn, answer, new)
+        retained = self._retained(conversation, turn, answer, messages[match.index + 1 :])
         context.used, context.retained_tokens = True, retained
         kept = len(context.match_ids) - answer.dropped
         ids = context.match_ids[:kept]  # a copy: the engine may change what it is given

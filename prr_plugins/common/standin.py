@@ -156,7 +156,8 @@ class StandIns:
         empty = None if scene.content is None else ""
         message: Message = {"role": "assistant", "content": self._content if placement.content else empty}
         if placement.reasoning:
-            message["reasoning"] = message["reasoning_content"] = self._reasoning
+            for field in ("reasoning", "reasoning_content", "thinking"):  # the last is GPT-OSS's
+                message[field] = self._reasoning
         if scene.calls:
             arguments = ["{}"] * len(scene.calls)
             if placement.arguments:

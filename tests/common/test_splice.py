@@ -287,6 +287,22 @@ def test_what_changed_besides_the_messages_is_named(engine: Engine, request_: di
     assert engine.outcome() == ("refused", reason)
 
 
+def test_a_late_system_message_is_written_in_place(engine: Engine) -> None:
+    """Claude Code's token reminders on a system-first template."""
+    message = engine.ask([SYSTEM, USER], calls=[call(cmd="ls")])
+    turn = engine.turn
+    late = {"role": "system", "content": "<total_tokens>9 left</total_tokens>"}
+    history = [SYSTEM, USER, without_reasoning(message), *results(message, "a"), late]
+    plan = engine.splicer.plan(Conversation(history, model="m"))
+    assert (plan.outcome, plan.reason) == ("refused", "unsupported_by_template")
+    plan = engine.splicer.plan(Conversation(history, model="m", late_system_as_user=True))
+    assert (plan.outcome, plan.reason) == ("spliced", "late_system_as_user")
+    assert plan.prompt_ids is not None
+    assert plan.prompt_ids[: len(turn)] == turn
+    text = engine.model.decode(plan.prompt_ids[len(turn) :])
+    assert "<|im_end|>\n<|im_start|>user\n<total_tokens>9 left</total_tokens><|im_end|>\n<|im_start|>assistant" in text
+
+
 # Several turns that fit
 
 
