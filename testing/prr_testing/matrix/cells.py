@@ -55,6 +55,7 @@ class Chat(Protocol):
         script: Sequence[int],
         *,
         cut: bool,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> Reply: ...
     def render(
         self,
@@ -145,7 +146,7 @@ class Measure:
 
     def stock(self, turn: Turn, name: str) -> Cell:
         try:
-            first = self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut)
+            first = self._sample(turn)
         except Exception as error:  # the engine cannot answer what was sampled
             cell = self._cell(turn, name, ())
             cell.cause = Cause("engine", f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
@@ -165,7 +166,11 @@ class Measure:
 
     def _next(self, turn: Turn, message: Message) -> list[int]:
         messages = [*turn.before, message, *turn.follow_up(message)]
-        return self.chat.ask(messages, turn.tools, [next(iter(self._stops))], cut=False).prompt_ids
+        end = [next(iter(self._stops))]
+        return self.chat.ask(messages, turn.tools, end, cut=False, template_kwargs=turn.template_kwargs).prompt_ids
+
+    def _sample(self, turn: Turn) -> Reply:
+        return self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut, template_kwargs=turn.template_kwargs)
 
     def _cell(self, turn: Turn, name: str, prompt_ids: Sequence[int]) -> Cell:
         return Cell(turn.model, turn.row.name, name, reusable=len(prompt_ids) + len(turn.ids))
@@ -218,7 +223,7 @@ class Measure:
     def _made_by(self, turn: Turn, value: str | None) -> Place:
         """The line of the engine's parser that made a value."""
         tracer = Tracer(self.root)
-        tracer.run(lambda: self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut))
+        tracer.run(lambda: self._sample(turn))
         found = tracer.first(value) if value else None
         return found or place(str(self.root), *self.chat.parser_site())
 
@@ -233,13 +238,14 @@ class Measure:
             return Cause("template", what, found)
         messages = [*turn.before, message, *turn.follow_up(message)]
         tracer = Tracer(self.root)
-        tracer.run(lambda: self.chat.render(messages, turn.tools, True, {}))
+        tracer.run(lambda: self.chat.render(messages, turn.tools, True, turn.template_kwargs))
         site = self.chat.message_site(tracer.ran, self.vocabulary.text_of(ids[kept : kept + 1]))
         if site is not None:
             return Cause("template", what, place(str(self.root), *site))
         for reach in (32, 12, 4):
-            holding = tracer.first_holding(got[max(0, at - reach) : at + 4])
-            if holding is not None:
+            part = got[max(0, at - reach) : at + 4]
+            holding = tracer.first_holding(part)
+            if holding is not None and part not in _texts_of(messages):
                 return Cause("template", what, holding)
         return Cause("template", what, place(str(self.root), *self.chat.encode_site()))
 
@@ -266,12 +272,12 @@ class Measure:
     def ours(self, turn: Turn, name: str) -> Cell:
         """Our parse, and the bridge with the engine's own renderer and tokenizer, as the plugin uses them."""
         splicer = self._splicer(turn)
-        first = self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut)
+        first = self._sample(turn)
         sampled = [*first.prompt_ids, *turn.ids]
         made = self._parsed(turn, first.prompt_ids)
         message = returned(made.message)
         cell = self._cell(turn, name, first.prompt_ids)
-        plan = splicer.plan(Conversation(turn.before, turn.tools, {}))
+        plan = splicer.plan(Conversation(turn.before, turn.tools, turn.template_kwargs))
         splicer.record(
             plan.context,
             first.prompt_ids,
@@ -282,7 +288,7 @@ class Measure:
             native_call_ids=made.native_ids,
         )
         messages = [*turn.before, message, *turn.follow_up(message)]
-        plan = splicer.plan(Conversation(messages, turn.tools, {}))
+        plan = splicer.plan(Conversation(messages, turn.tools, turn.template_kwargs))
         cell.reason = plan.reason
         cell.retained_reasoning_tokens = plan.retained_reasoning_tokens
         ids = plan.prompt_ids
@@ -354,6 +360,13 @@ def returned(message: Mapping[str, Any]) -> Message:
             for c in message["tool_calls"]
         ]
     return kept
+
+
+def _texts_of(messages: Sequence[Message]) -> str:
+    """All that the messages say: a text of theirs was not made by the renderer."""
+    parts = [str(m.get(k) or "") for m in messages for k in ("content", "reasoning", "reasoning_content")]
+    parts += [c["function"]["arguments"] for m in messages for c in m.get("tool_calls") or ()]
+    return "\0".join(parts)
 
 
 _RENDER_ARGUMENTS = ("conversations", "tools", "chat_template", "add_generation_prompt", "documents",

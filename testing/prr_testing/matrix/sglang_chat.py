@@ -73,6 +73,7 @@ class SglangChat:
         script: Sequence[int],
         *,
         cut: bool,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> Reply:
         """One request. `script` is what is sampled; `cut`: the last of it is no stop token.
 
@@ -81,7 +82,9 @@ class SglangChat:
         """
         from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
 
-        offered = {"tools": tools, "tool_choice": "auto"} if tools else {}
+        offered: dict[str, Any] = {"tools": tools, "tool_choice": "auto"} if tools else {}
+        if template_kwargs:
+            offered["chat_template_kwargs"] = dict(template_kwargs)
         asked = ChatCompletionRequest(model=self.model, messages=[dict(m) for m in messages], **offered)
         refusal = self._serving._validate_request(asked)
         if refusal:
@@ -158,7 +161,10 @@ class SglangChat:
         return _place(made)
 
     def parser_site(self) -> tuple[str, int]:
-        """The detector's class."""
+        """The detector's class, or that of an encoder that parses its own output."""
+        adapter = self._serving.encoding_adapter
+        if adapter is not None:
+            return _place(type(adapter))
         from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
         return _place(FunctionCallParser.ToolCallParserEnum[self._parsers.tool])

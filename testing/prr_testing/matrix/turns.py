@@ -290,6 +290,7 @@ class Turn:
     """One turn to be sampled.
 
     ids: everything sampled, the stop token included. text: the same without the stop token.
+    template_kwargs: of every request of the conversation.
     user: what the user says behind the results; None: nothing.
     """
 
@@ -301,6 +302,7 @@ class Turn:
     ids: list[int]
     text: str
     cut: bool
+    template_kwargs: dict[str, Any]
     user: Message | None = None
 
     def follow_up(self, message: Message) -> list[Message]:
@@ -374,6 +376,9 @@ TITLES = {
     "gpt-oss": "GPT-OSS",
 }
 
+# Reasoning is on by default everywhere but in SGLang's encoder of DeepSeek V4.
+_TEMPLATE_KWARGS: Mapping[str, dict[str, Any]] = {"deepseek-v4": {"thinking": True}}
+
 
 def write(model: str, row: Row, vocabulary: Vocabulary) -> Turn:
     """The turn of a row as `model` samples it.
@@ -389,4 +394,16 @@ def write(model: str, row: Row, vocabulary: Vocabulary) -> Turn:
     ids = vocabulary.encode(draft.text, rng=rng, odd=0.5)
     if draft.stop is not None:
         ids.append(vocabulary.added[draft.stop])
-    return Turn(model, row, writer.format, draft.before, draft.tools, ids, draft.text, draft.stop is None, draft.user)
+    kwargs = _TEMPLATE_KWARGS.get(model, {})
+    return Turn(
+        model,
+        row,
+        writer.format,
+        draft.before,
+        draft.tools,
+        ids,
+        draft.text,
+        draft.stop is None,
+        kwargs,
+        draft.user,
+    )

@@ -68,6 +68,7 @@ class VllmChat:
         script: Sequence[int],
         *,
         cut: bool,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> Reply:
         """One request. `script` is what is sampled; `cut`: the last of it is no stop token.
 
@@ -77,7 +78,9 @@ class VllmChat:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
         self._client.script, self._client.cut = list(script), cut
-        offered = {"tools": tools, "tool_choice": "auto"} if tools else {}
+        offered: dict[str, Any] = {"tools": tools, "tool_choice": "auto"} if tools else {}
+        if template_kwargs:
+            offered["chat_template_kwargs"] = dict(template_kwargs)
         request = ChatCompletionRequest(
             model=self.model, messages=[dict(m) for m in messages], return_token_ids=True, **offered
         )
