@@ -152,7 +152,8 @@ class TemplateBridge:
 
         completion_ids: everything sampled, a sampled stop token included.
         assistant: the assistant message this completion was parsed to (call names and ids are read).
-        before: the messages before it; only leading system and developer messages are looked at.
+        before: the messages before it; only leading system and developer messages, and whether one is an assistant's,
+            are looked at.
         reasoning_open: whether the completion ended inside reasoning; None: find out from the template.
         """
         ids = [*prompt_ids, *completion_ids]
@@ -203,7 +204,13 @@ class TemplateBridge:
             _check_results(calls, new_messages)
             content = (assistant or {}).get("content")
             scene = Scene(tuple(leading(before)), calls, tools, template_kwargs or {}, shows_content(content))
+            if any(message.get("role") == "assistant" for message in before):
+                for role in {str(message.get("role")) for message in new_messages} & {"user", "tool"}:
+                    if self._frames.depends_on_history(scene, role):
+                        raise Refused("depends_on_history", role)
             turn = self._endings.show(scene, new_messages, add_generation_prompt)
+            if self._stand_ins.other_text in turn.tail.text:  # a quotation of what the stand-in asks
+                raise Refused("depends_on_history")
             if sampled and turn_ids[-1] in self._stop_ids:
                 ending = self._endings.after_stop(turn, turn_ids[-1])
             else:

@@ -20,6 +20,18 @@ T = TypeVar("T")
 _CACHED = 512
 
 
+_CALL = ("call00001", "f")  # nine letters and digits: Mistral's templates accept nothing else
+_QUESTION: Message = {"role": "user", "content": "x"}
+_ANSWER: Message = {"role": "assistant", "content": "x"}
+_RESULT: Message = {"role": "tool", "tool_call_id": _CALL[0], "content": "x"}
+_CALLED: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": _CALL[0], "type": "function", "function": {"name": _CALL[1], "arguments": "{}"}}],
+}
+_EARLIER = ((_QUESTION, _ANSWER), (_QUESTION, _CALLED, _RESULT, _ANSWER))
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What a turn of one shape ends with when nothing follows it."""
@@ -111,6 +123,25 @@ class Frames:
             return any(tail is not None and tail.shows_reasoning for tail in tails)
 
         return self._cached("keeps", scene, learn)
+
+    def depends_on_history(self, scene: Scene, role: str) -> bool:
+        """Whether what the template writes for a message of `role` is another thing after an earlier exchange.
+
+        Some number the rounds or the results of a conversation, or open a block of results only once.
+        """
+        plain = Scene(scene.head, (_CALL,) if role == "tool" else (), scene.tools, scene.template_kwargs)
+
+        def learn() -> bool:
+            follow = [_RESULT if role == "tool" else _QUESTION]
+            for placement in self._stand_ins.placements(plain):
+                first = self._stand_ins.tail(plain, placement, follow, True)
+                if first is not None:
+                    scenes = (replace(plain, head=(*plain.head, *earlier)) for earlier in _EARLIER)
+                    tails = (self._stand_ins.tail(later, placement, follow, True) for later in scenes)
+                    return any(tail is not None and tail.text != first.text for tail in tails)
+            return False
+
+        return self._cached("history", plain, learn, role)
 
     def generation_ids(self, scene: Scene) -> list[int]:
         """The generation prompt."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prr_plugins.common.bridge import Extension, Message, Refusal
+from prr_plugins.common.bridge import Extension, Message, Refusal, TemplateBridge
 
 TOOLS = [
     {
@@ -282,3 +282,37 @@ def test_cost_does_not_depend_on_the_history(real: Any) -> None:
         bridge.extend([1] * 10, [2, 3], [result(0, "a")], assistant=ONE_CALL, before=before, tools=TOOLS)
         costs.append(sum(model.rendered))
     assert costs[1] <= costs[0]
+
+
+@pytest.mark.parametrize(
+    ("writes", "first"),
+    [
+        (lambda messages: f"[Round {sum(m['role'] == 'user' for m in messages)}]", True),
+        (lambda messages: f"Re: {next(m['content'] for m in messages if m['role'] == 'user')}", False),
+    ],
+    ids=["counts", "quotes"],
+)
+def test_what_depends_on_the_history_is_refused(
+    real: Callable[[str], Any], writes: Callable[[list[Message]], str], first: bool
+) -> None:
+    """A template that counts rounds, or repeats what was asked first: a stand-in has another history."""
+    model = real("qwen3.6")
+
+    def render(messages: list[Message], tools: Any, generate: bool, kwargs: Any, /) -> str:
+        shown = [
+            {**m, "content": f"{writes(messages[: n + 1])} {m['content']}"} if m["role"] == "user" else m
+            for n, m in enumerate(messages)
+        ]
+        return str(model.render(shown, tools, generate, kwargs))
+
+    bridge = TemplateBridge(render, model.encode, model.decode, model.stop_ids, model.tokenizer.get_added_vocab())
+    sampled = model.encode("</think>\n\nTwo files.<|im_end|>")
+    for before, bridged in (([USER], first), ([USER, PLAIN, NEXT], False)):
+        prompt = model.encode(render(before, None, True, KEEP))
+        answer = bridge.extend(prompt, sampled, [NEXT], assistant=PLAIN, before=before, template_kwargs=KEEP)
+        if bridged:
+            assert isinstance(answer, Extension)
+            assert "[Round 2] Go on, please.<|im_end|>\n" in model.decode(answer.ids)
+        else:
+            assert isinstance(answer, Refusal)
+            assert answer.reason == "depends_on_history"
