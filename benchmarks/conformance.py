@@ -83,8 +83,9 @@ def child(name: str, families: list[str]) -> None:
 
 
 def select(families: list[str]) -> list[Completion]:
-    """The fixtures of these families, all if none is named."""
-    return [c for c in completions() if not families or c.fixture.family in families]
+    """The fixtures of these families (all if none is named), tokenizer by tokenizer: few are in memory at a time."""
+    chosen = [c for c in completions() if not families or c.fixture.family in families]
+    return sorted(chosen, key=lambda c: (adapters.twin(c.fixture.reference_model), c.fixture.reference_model))
 
 
 def start(name: str, families: list[str]) -> subprocess.Popen[str]:

