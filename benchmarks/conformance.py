@@ -91,7 +91,7 @@ def select(families: list[str]) -> list[Completion]:
 def start(name: str, families: list[str]) -> subprocess.Popen[str]:
     """The child process of one parser, in a session of its own: the scheduler shares a machine between sessions."""
     python = ROOT / ".venv" / ("sglang" if name == "sglang" else "vllm") / "bin" / "python"
-    command = [python, __file__, "--child", name, "--family", *families]
+    command: list[str | Path] = [python, __file__, "--child", name, "--family", *families]
     log = (OUT.parent / "conformance").joinpath(f"{name.replace(' ', '_')}.log").open("w")
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     return subprocess.Popen(

@@ -225,7 +225,7 @@ def run(
     def one(work: tuple[str, str]) -> None:
         format, name = work
         python = ROOT / ".venv" / name / "bin" / "python"
-        command = [python, __file__, "--child", name, "--repeats", str(repeats), "--family", format]
+        command: list[str | Path] = [python, __file__, "--child", name, "--repeats", str(repeats), "--family", format]
         environment = os.environ | {"HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, start_new_session=True)
         if done.returncode:
