@@ -46,6 +46,11 @@ _SERVING = "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat"
 _RENDERER = "vllm.renderers.online_renderer:OnlineRenderer"
 _OURS = "prr_plugins.vllm"
 
+HARMONY_FORMAT = Hook(
+    "harmony_format", "vllm.parser.harmony:_adjust_output_format", False, "check",
+    "response_format inside GPT-OSS's channels", parameters=("request",),
+)  # fmt: skip
+
 HOOKS: tuple[Hook, ...] = (
     Hook("tool_names", "vllm.tool_parsers:ToolParserManager.register_lazy_module", True, "check",
          "names for --tool-call-parser", parameters=("name", "module_path", "class_name")),
@@ -66,6 +71,7 @@ HOOKS: tuple[Hook, ...] = (
          "splicing for GPT-OSS", f"{_OURS}.serving:wrap_render_chat", ("request",)),
     Hook("harmony_render", f"{_RENDERER}._make_request_with_harmony", False, "check",
          "splicing for GPT-OSS", parameters=("request", "should_include_tools")),
+    HARMONY_FORMAT,
     Hook("id_reuse", "vllm.renderers.online_renderer:_reused_prompt_token_ids", False, "check",
          "splicing", parameters=("request", "renderer", "messages")),
     Hook("render", "vllm.renderers.base:BaseRenderer.render_messages", False, "check",

@@ -24,8 +24,9 @@ from prr_plugins.common.completion import ParsedCompletion
 from prr_plugins.common.formats import Format
 from prr_plugins.common.machine import Delta, Policy, StreamParser
 from prr_plugins.common.turn_view import turn_view
+from prr_plugins.vllm import hooks
 from prr_plugins.vllm.deltas import DeltaAssembler, SentCall
-from prr_plugins.vllm.registered import function_call, show_special_tokens, tool_dicts
+from prr_plugins.vllm.registered import GUIDED_WHOLE, function_call, show_special_tokens, tool_dicts
 
 if TYPE_CHECKING:
     from vllm.entrypoints.generate.base.protocol import DeltaMessage
@@ -64,6 +65,11 @@ class LosslessParser(DelegatingParser):
     # ------------------------------------------------------------------------------------ what vLLM calls
 
     def adjust_request(self, request: Any) -> Any:
+        if self.prr_format.name in GUIDED_WHOLE:
+            from vllm.parser import harmony  # makes the grammar of its calls known, too
+
+            if hooks.check(hooks.HARMONY_FORMAT) is None:
+                request = harmony._adjust_output_format(request)
         return show_special_tokens(super().adjust_request(request))
 
     def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
@@ -141,6 +147,8 @@ class LosslessParser(DelegatingParser):
         """Token range of the reasoning in `completion_ids`, None where there is none."""
         if self.reasoning_parser_cls is None:
             return None
+        if self._view.start is None and self.prr_format.reasoning_start is not None:
+            return self._span_of_segments()  # no marker that is one token, and perhaps several spans (Harmony)
         span = self._view.reasoning_span(completion_ids, self._opened)
         if span is not None and span[1] == len(completion_ids) and self.reasoning_open is False:
             return self._span_of_segments()  # a call ended it, without the marker

@@ -33,7 +33,11 @@ STRUCTURAL_TAGS: dict[str, tuple[str, ToolStrictLevel | None]] = {
     "prr_kimi_k2": ("kimi", None),
     "prr_deepseek_v4": ("deepseek_v4", None),
     "prr_llama": ("llama", None),
+    "prr_gpt_oss": ("harmony", None),
 }
+
+# Formats that vLLM guides from the first token on, reasoning included: its grammars for them describe the whole turn.
+GUIDED_WHOLE = frozenset({"prr_gpt_oss"})
 
 
 def tool_dicts(tools: Iterable[Any] | None) -> list[dict[str, Any]]:
@@ -62,10 +66,10 @@ class PrrReasoningParser(ReasoningParser):
         return self.prr_format.reasoning_end
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
-        return self._view.reasoning_ended(input_ids)
+        return self.prr_format.name in GUIDED_WHOLE or self._view.reasoning_ended(input_ids)
 
     def is_reasoning_end_streaming(self, input_ids: Sequence[int], delta_ids: Iterable[int]) -> bool:
-        return self._view.ends_in(delta_ids)
+        return self.prr_format.name in GUIDED_WHOLE or self._view.ends_in(delta_ids)
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
         return self._view.after_reasoning(input_ids)
