@@ -102,7 +102,7 @@ def browser(*arguments: str) -> Iterator[Page]:
     if chromium is None or driver is None:
         raise NoBrowser("no chromium with chromedriver here (Debian: apt-get install chromium chromium-driver)")
     port = _free_port()
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             options = ["--headless", "--no-sandbox", "--disable-gpu", *_QUIET, f"--user-data-dir={profile}", *arguments]

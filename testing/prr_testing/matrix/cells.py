@@ -209,8 +209,8 @@ class Measure:
 
     def _lost_by_parser(self, turn: Turn, message: Message, sampled: list[int], kept: int) -> Cause | None:
         """The first field that, given back as it was sampled, makes the next prompt keep more."""
-        whole = self._parsed(turn, sampled[: len(sampled) - len(turn.ids)]).message
-        for what, repaired in _repairs(message, whole):
+        whole = self._parsed(turn, sampled[: len(sampled) - len(turn.ids)])
+        for what, repaired in _repairs(message, whole.message, any(whole.native_ids)):
             try:
                 now = common(sampled, self._next(turn, repaired))
             except Exception:
@@ -394,9 +394,9 @@ def captured_templates(calls: list[dict[str, Any]]) -> Iterator[None]:
 _FIELDS = ("reasoning", "content", "calls", "ids")
 
 
-def _repairs(message: Message, whole: Message) -> Iterator[tuple[str, Message]]:
-    """The message with one field after the other as it was sampled."""
-    for what in _FIELDS:
+def _repairs(message: Message, whole: Message, has_ids: bool) -> Iterator[tuple[str, Message]]:
+    """The message with one field after the other as it was sampled. has_ids: the model itself wrote call ids."""
+    for what in _FIELDS if has_ids else _FIELDS[:-1]:
         repaired = dict(message)
         if what == "reasoning":
             for key in ("reasoning", "reasoning_content"):

@@ -5,8 +5,11 @@ Writes `matrix.png`, the table, and `matrix-drift.png`, the page with one cell (
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
+
+from PIL import Image
 
 from ..browser import browser
 
@@ -15,9 +18,14 @@ def main() -> None:
     source, folder, cell = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     with browser("--window-size=1320,1000", "--hide-scrollbars") as page:
         page.open(source)
-        (folder / "matrix.png").write_bytes(page.screenshot())
+        _save(page.screenshot(), folder / "matrix.png")
         page.open(source, cell)
-        (folder / "matrix-drift.png").write_bytes(page.screenshot())
+        _save(page.screenshot(), folder / "matrix-drift.png")
+
+
+def _save(png: bytes, file: Path) -> None:
+    """With a palette: a third of the size, and text stays sharp."""
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(96).save(file, optimize=True)
 
 
 if __name__ == "__main__":
