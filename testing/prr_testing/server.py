@@ -235,7 +235,7 @@ def serve_sglang(
     kv_cache_tokens: int = 131_072,
     page_size: int = PAGE_SIZE,
     scripted: bool = True,
-    ready_within: float = 300.0,
+    ready_within: float = 600.0,
 ) -> Iterator[Server]:
     """The same for SGLang, in the environment of that engine (see tools/setup_engine.py).
 

@@ -1,0 +1,89 @@
+"""What only a real SGLang server can show: starting, refusing to start, several API processes, and being inert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prr_testing.chat import request_fields
+from prr_testing.models import model_dir
+from prr_testing.server import Server, ServerFailed, serve_sglang
+from prr_testing.talk import Talk
+
+pytestmark = pytest.mark.server
+
+BOTH = {"tool_parser": "prr_qwen3", "reasoning_parser": "prr_qwen3"}
+QUESTION = [{"role": "user", "content": "Hello."}]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tool_parser": "prr_qwen9"}, "invalid choice: 'prr_qwen9'"),  # SGLang's own words
+        (
+            {**BOTH, "reasoning_parser": "qwen3"},
+            "ERROR prr-plugins: --tool-call-parser prr_qwen3 and --reasoning",
+        ),
+        ({**BOTH, "env": {"PRR_SPLICE": "maybe"}}, "ERROR prr-plugins: PRR_SPLICE='maybe' is not accepted"),
+        # found once the tokenizer and the template are there
+        ({**BOTH, "model": "gpt-oss"}, "ERROR prr-plugins: prr_qwen3 does not fit the tokenizer of"),
+        ({"tool_parser": "prr_hermes"}, "; prr_qwen3 does"),
+    ],
+    ids=["name", "mixed", "setting", "markers", "template"],
+)
+def test_refusals(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    log = tmp_path / "log"
+    model = model_dir(options.pop("model", "qwen3.6"))
+    with pytest.raises(ServerFailed), serve_sglang(model, log=log, **options):
+        pass
+    lines = [line for line in log.read_text().splitlines() if says in line]
+    assert len(lines) == 1
+
+
+def test_several_api_processes(tmp_path: Path) -> None:
+    """The names are known in each; a turn is spliced where it was stored, and never wrongly."""
+    folder = model_dir("qwen3.6")
+    with serve_sglang(folder, "--tokenizer-worker-num", "2", log=tmp_path / "log", **BOTH) as server:
+        talk = Talk(server, folder)
+        outcomes = set()
+        for number in range(8):
+            messages = [{"role": "user", "content": f"question {number}"}]
+            first = talk.ask(messages, "so\n</think>\n\n\nyes ", stream=bool(number % 2))
+            assert (first.reasoning, first.content) == ("so", "\nyes ")
+            second = talk.ask([*messages, first.returned(), {"role": "user", "content": "on"}], "</think>ok")
+            assert second.prr is not None
+            outcomes.add(second.prr["outcome"])
+            if second.prr["outcome"] == "spliced":
+                assert second.prompt_ids[: len(first.turn)] == first.turn
+        assert outcomes <= {"spliced", "refused"}
+        assert sum("for calls and reasoning, splice on" in line for line in server.log_text().splitlines()) == 2
+
+
+def _answers(server: Server, script: list[int]) -> list[Any]:
+    """Everything a server says to some requests, without what differs between any two."""
+    client = server.client()
+    answers = []
+    for stream in (False, True):
+        response = client.chat.completions.create(
+            model=server.model,
+            messages=QUESTION,  # type: ignore[arg-type]
+            max_tokens=64,
+            stream=stream,
+            extra_body=request_fields("sglang", script),
+        )
+        parts = response if stream else [response]
+        answers += [part.model_dump(exclude={"id", "created", "usage"}) for part in parts]  # type: ignore[union-attr]
+    return answers
+
+
+def test_stock_parsers_answer_as_without_the_package(stock_server: Server) -> None:
+    folder = model_dir("qwen3.6")
+    talk = Talk(stock_server, folder)
+    script = talk.ids("so\n</think>\n\n\nyes  ")
+    without = _answers(stock_server, script)
+    with serve_sglang(folder, tool_parser="qwen3_coder", reasoning_parser="qwen3") as server:
+        assert _answers(server, script) == without
+        assert not [name for name, _, _ in server.metrics().samples if name.startswith("prr_")]
+        assert "Executed general plugin: prr" in server.log_text()
