@@ -24,8 +24,8 @@ def main() -> None:
 
 
 def _save(png: bytes, file: Path) -> None:
-    """With a palette: a third of the size, and text stays sharp."""
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(96).save(file, optimize=True)
+    """With a palette: half the size."""
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(file, optimize=True)
 
 
 if __name__ == "__main__":
