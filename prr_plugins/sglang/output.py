@@ -164,7 +164,7 @@ class Choice:
             shown = self._stream.shown
             try:
                 deltas = step(self._stream)
-                if self._runtime.settings.fault == "parse" and shown:
+                if self._runtime.settings.fault == "parse" and self._stream.shown:
                     raise RuntimeError("PRR_FAULT=parse")
                 return deltas
             except Exception as e:
