@@ -1,14 +1,16 @@
 """A headless Chromium over the WebDriver protocol, as far as the tests of a local page need one. No packages.
 
 `browser()` starts Debian's chromedriver (packages chromium and chromium-driver) on a free port of 127.0.0.1 and
-ends it, by its id, with its block.
+ends both, by their process group, with its block.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -103,7 +105,8 @@ def browser(*arguments: str) -> Iterator[Page]:
         raise NoBrowser("no chromium with chromedriver here (Debian: apt-get install chromium chromium-driver)")
     port = _free_port()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([driver, f"--port={port}"], start_new_session=True, **quiet)
         try:
             options = ["--headless", "--no-sandbox", "--disable-gpu", *_QUIET, f"--user-data-dir={profile}", *arguments]
             wanted = {"alwaysMatch": {"goog:chromeOptions": {"binary": chromium, "args": options}}}
@@ -118,7 +121,7 @@ def browser(*arguments: str) -> Iterator[Page]:
                 finally:
                     http.delete("")
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGKILL)  # the group: Chromium outlives its driver
             process.wait(10)
 
 
