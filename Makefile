@@ -1,5 +1,6 @@
 # make demo    the whole thread on a real server, stock parsers against ours (SESSION=FILE, SEED=N, BLOCK=N)
 # make test    every test
+# make seed-models  the five seed models of docs/models.md on real servers, with more settings than in `make test`
 # make lint    ruff and mypy
 # make matrix  what stock vLLM, stock SGLang and ours keep of a turn: out/matrix.html (MODEL=NAME)
 # make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N)
@@ -37,6 +38,10 @@ demo: models
 
 test: models
 	$(RUN) -m pytest $(PYTEST_ARGS)
+
+.PHONY: seed-models
+seed-models: models
+	$(RUN) -m pytest -m "seed_models or not seed_models" tests/vllm/test_seed_models.py $(PYTEST_ARGS)
 
 lint: setup
 	$(RUN) -m ruff check .

@@ -39,31 +39,6 @@ GPT_OSS: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
-# Attention every fourth layer, a recurrent state (gated delta net) in the others: the layers of Qwen3.5 and Qwen3.6,
-# in the one model class of theirs that vLLM imports without torchvision.
-QWEN3_NEXT: dict[str, Any] = {
-    "architectures": ["Qwen3NextForCausalLM"],
-    "model_type": "qwen3_next",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-    "mlp_only_layers": [0, 1, 2, 3],
-    "num_experts": 0,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 2,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
-    "linear_conv_kernel_dim": 4,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25},
-    "tie_word_embeddings": True,
-}
-
 
 def with_network(model: Path, network: dict[str, Any], into: Path) -> Path:
     """A folder under `into` that is `model` with another network; the vocabulary's size and EOS stay."""
