@@ -89,8 +89,8 @@ class Model:
         text: str = self.tokenizer.decode(list(ids))
         return text
 
-    def bridge(self) -> TemplateBridge:
-        stops = [self.tokenizer.eos_token_id]
+    def bridge(self, stop_ids: Sequence[int] = ()) -> TemplateBridge:
+        stops = stop_ids or [self.tokenizer.eos_token_id]
         return TemplateBridge(self.render, self.encode, self.decode, stops, self.tokenizer.get_added_vocab())
 
 

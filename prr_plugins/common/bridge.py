@@ -33,6 +33,8 @@ from prr_plugins.common.standin import Message, Render, Scene, StandIns, Tools, 
 __all__ = ["Extension", "Message", "Refusal", "Render", "Span", "TemplateBridge", "Tools"]
 
 _SEAM_TOKENS = 32
+_GENERATION_TOKENS = 256
+"""More than any generation prompt has: what of a prompt can bear on how its turn ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +158,8 @@ class TemplateBridge:
             are looked at.
         reasoning_open: whether the completion ended inside reasoning; None: find out from the template.
         """
-        ids = [*prompt_ids, *completion_ids]
         answer = self.continue_turn(
-            ids,
+            [*prompt_ids[max(0, len(prompt_ids) - _GENERATION_TOKENS) :], *completion_ids],
             len(completion_ids),
             new_messages,
             assistant=assistant,
@@ -170,9 +171,8 @@ class TemplateBridge:
         )
         if isinstance(answer, Refusal):
             return answer
-        kept = len(ids) - answer.dropped
-        del ids[kept:]
-        ids += answer.ids
+        kept = len(prompt_ids) + len(completion_ids) - answer.dropped
+        ids = [*prompt_ids, *completion_ids[: len(completion_ids) - answer.dropped], *answer.ids]
         front = ids[max(0, kept - _SEAM_TOKENS) : kept]
 
         def spans() -> tuple[Span, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from prr_plugins.common.seam import Seams
-from prr_plugins.common.standin import Message, Placement, Scene, StandIns, Tail
+from prr_plugins.common.standin import STAND_IN_ID, Message, Placement, Scene, StandIns, Tail
 
 T = TypeVar("T")
 
@@ -54,6 +54,13 @@ class Frames:
 
     def frame(self, scene: Scene, placement: Placement) -> Frame:
         """How a turn with these calls ends, seen from the marks of `placement`."""
+
+        # Call ids differ from turn to turn; where the template writes none behind the mark, one frame serves all.
+        nameless = scene.with_stand_in_ids()
+        if nameless is not scene:
+            frame = self.frame(nameless, placement)
+            if frame.alone is not None and STAND_IN_ID not in frame.alone.text:
+                return frame
 
         def learn() -> Frame:
             alone = self._stand_ins.tail(scene, placement, (), False)
@@ -136,7 +143,7 @@ class Frames:
             for placement in self._stand_ins.placements(plain):
                 first = self._stand_ins.tail(plain, placement, follow, True)
                 if first is not None:
-                    scenes = (replace(plain, head=(*plain.head, *earlier)) for earlier in _EARLIER)
+                    scenes = (replace(plain, head=(*plain.head, *earlier), around=b"") for earlier in _EARLIER)
                     tails = (self._stand_ins.tail(later, placement, follow, True) for later in scenes)
                     return any(tail is not None and tail.text != first.text for tail in tails)
             return False

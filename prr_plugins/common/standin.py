@@ -19,6 +19,8 @@ from typing import Any, Literal, Protocol
 
 Message = dict[str, Any]
 Tools = list[dict[str, Any]] | None
+STAND_IN_ID = "prrcal"
+"""How call ids of stand-ins begin. With three digits behind it, an id that also Mistral's templates accept."""
 Content = Literal["some", "", None]
 
 
@@ -51,15 +53,32 @@ class Scene:
     content: Content = "some"
     """The turn's content: some text, or how the client sent that there is none."""
 
+    around: bytes = b""
+    """Hash of head, tools and template kwargs; made here where it is not given."""
+
+    def __post_init__(self) -> None:
+        if not self.around:
+            object.__setattr__(self, "around", _hash([self.head, self.tools, dict(self.template_kwargs)]))
+
     @cached_property
     def digest(self) -> bytes:
         """A hash of all of it."""
-        parts = [self.head, self.calls, self.tools, dict(self.template_kwargs), self.content]
-        content = json.dumps(parts, default=str)
-        return hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).digest()
+        return self.around + _hash([self.calls, self.content])
+
+    def with_stand_in_ids(self) -> Scene:
+        """The scene with other call ids; itself where it has none or they are such already."""
+        if not self.calls or str(self.calls[0][0]).startswith(STAND_IN_ID):
+            return self
+        calls = tuple((f"{STAND_IN_ID}{index:03}", name) for index, (_, name) in enumerate(self.calls))
+        return replace(self, calls=calls)
 
     def without_calls(self) -> Scene:
         return replace(self, calls=(), content="some")
+
+
+def _hash(value: Any) -> bytes:
+    text = json.dumps(value, default=str)
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
