@@ -105,8 +105,8 @@ def browser(*arguments: str) -> Iterator[Page]:
         raise NoBrowser("no chromium with chromedriver here (Debian: apt-get install chromium chromium-driver)")
     port = _free_port()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([driver, f"--port={port}"], start_new_session=True, **quiet)
+        none = subprocess.DEVNULL
+        process = subprocess.Popen([driver, f"--port={port}"], stdout=none, stderr=none, start_new_session=True)
         try:
             options = ["--headless", "--no-sandbox", "--disable-gpu", *_QUIET, f"--user-data-dir={profile}", *arguments]
             wanted = {"alwaysMatch": {"goog:chromeOptions": {"binary": chromium, "args": options}}}
