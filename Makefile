@@ -3,7 +3,8 @@
 # make seed-models  the five seed models of docs/models.md on real servers, with more settings than in `make test`
 # make lint    ruff and mypy
 # make matrix  what stock vLLM, stock SGLang and ours keep of a turn: out/matrix.html (MODEL=NAME)
-# make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N)
+# make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N); PART=parsers: see
+#              bench-parsers; PART=all: both
 # make bench-parsers  CPU time per token of every parser, ours and the engines' (FAMILY=NAME, REPEATS=N)
 # make conformance    every parser on every fixture of the corpus, and the round trip (FAMILY=NAME)
 # make templates   the bridge against every chat template of a corpus of 786 (ONLY=PART_OF_NAME)
@@ -22,7 +23,7 @@ VENV := .venv/$(ENGINE)
 RUN := $(VENV)/bin/python
 PYTEST_ARGS ?=
 
-.PHONY: help setup models demo test lint format bench bench-parsers conformance fuzz clean matrix
+.PHONY: help setup models demo test lint format bench bench-hit-rate bench-parsers conformance fuzz clean matrix
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -52,7 +53,11 @@ format: setup
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-bench: models
+# PART=hit-rate (default), parsers, or all
+PART ?= hit-rate
+bench: $(if $(filter parsers,$(PART)),bench-parsers,$(if $(filter all,$(PART)),bench-hit-rate bench-parsers,bench-hit-rate))
+
+bench-hit-rate: models
 	$(RUN) benchmarks/hit_rate.py --engine $(ENGINE) $(if $(BLOCK),--block-size $(BLOCK)) $(if $(TRACE),--trace "$(TRACE)") $(if $(VARIATION),--variation $(VARIATION)) $(if $(SEEDS),--seeds $(SEEDS))
 
 # Both engines' parsers, each in its own environment; SGLANG= leaves SGLang's out.

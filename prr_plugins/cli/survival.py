@@ -84,7 +84,7 @@ _BASE = (
     Scenario("cut_in_content", _turn(CONTENT), [_NEXT], tools=None, spelling="cut_content"),
     Scenario("cut_in_reasoning", _turn(CONTENT), [_NEXT], tools=None, spelling="cut_reasoning"),
 )
-SCENARIOS = tuple(replace(s, reasoning=r) for s in _BASE for r in ("returned", "dropped"))  # type: ignore[arg-type]
+SCENARIOS = tuple(replace(s, reasoning=r) for s in _BASE for r in ("returned", "dropped"))
 
 
 @dataclass(frozen=True)

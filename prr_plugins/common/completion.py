@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+import partial_json_parser
+
 SegmentKind = Literal["reasoning", "content", "markup", "name", "arguments"]
 CallStatus = Literal["ok", "repaired", "unknown_tool"]
 IncompleteStatus = Literal["incomplete", "malformed"]
@@ -88,6 +90,16 @@ class IncompleteCall:
     raw_arguments: str
     raw_text: str
     status: IncompleteStatus = "incomplete"
+
+    def so_far(self) -> Any:
+        """The arguments as far as they came, closed where they were cut: to be shown, never to be run.
+
+        None where nothing came, or where the format's arguments are no JSON.
+        """
+        try:
+            return partial_json_parser.loads(self.raw_arguments)
+        except (ValueError, IndexError, RecursionError):
+            return None
 
 
 @dataclass(frozen=True)

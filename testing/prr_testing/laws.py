@@ -111,9 +111,7 @@ def assert_deltas(result: ParsedCompletion, deltas: Sequence[Delta], policy: Pol
             sent[delta.index].append(delta.text)
     for (index, raw), call in zip(ended.items(), result.parsed_tool_calls, strict=True):
         began = opened[index]
-        assert (began.text, began.call_id, raw) == (call.name, call.id, call.raw_arguments), (
-            "the name comes once"
-        )
+        assert (began.text, began.call_id, raw) == (call.name, call.id, call.raw_arguments), "the name comes once"
         arguments = "".join(sent[index])
         if policy == "complete" or is_json_object(arguments):  # what `eager` has sent is not repaired afterwards
             assert arguments == call.arguments

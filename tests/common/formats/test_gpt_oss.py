@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prr_plugins.common.machine import StreamParser
+from prr_plugins.common.machine import StreamParser, parse
 from tests.common.formats._helpers import assert_linear, check, tool
 
 FORMAT = "prr_gpt_oss"
@@ -310,3 +310,9 @@ def test_linear() -> None:
             parser.finish()
 
     assert_linear(parse, 500)
+
+
+def test_a_cut_call_shows_what_came_so_far() -> None:
+    text = '<|channel|>commentary to=functions.put <|constrain|>json<|message|>{"path": "a", "lines": [1, 2'
+    [cut] = parse("prr_gpt_oss", text, finish_reason="length").incomplete_calls
+    assert cut.so_far() == {"path": "a", "lines": [1, 2]}
