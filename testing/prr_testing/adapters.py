@@ -292,7 +292,11 @@ class PrrInVllm(Vllm):
         composed = ParserManager.get_parser(
             tool_parser_name=name, reasoning_parser_name=name, enable_auto_tools=True, model_name=model
         )
-        return type("CompleteCalls", (composed,), {"stream_arguments": self.policy})
+
+        def _open(parser: Any, request: Any, policy: Policy) -> None:
+            composed._open(parser, request, self.policy)  # what PRR_STREAM_ARGUMENTS would give a server
+
+        return type("CompleteCalls", (composed,), {"_open": _open})
 
     def produce(self, request: Any, raw: ReplayInput, ids: list[int], last: bool) -> None:
         from prr_plugins.vllm import serving
