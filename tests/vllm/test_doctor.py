@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from prr_plugins.vllm.hooks import HOOKS
 from prr_testing.models import model_dir
 
 pytestmark = pytest.mark.server  # it imports vLLM
@@ -34,8 +35,8 @@ def test_all_well() -> None:
     code, report = doctor(model_dir("qwen3.6"), "--tool-call-parser", "prr_qwen3", "--reasoning-parser", "prr_qwen3")
     assert code == 0, report
     assert report["level"] == "ok"
-    hooks = [f["check"] for f in report["findings"] if f["check"].startswith("hook ")]
-    assert len(hooks) == 12
+    hooks = [f["check"].removeprefix("hook ") for f in report["findings"] if f["check"].startswith("hook ")]
+    assert hooks == [hook.name for hook in HOOKS]
     assert {"tokenizer", "template", "plugin", "settings"} <= {f["check"] for f in report["findings"]}
 
 
