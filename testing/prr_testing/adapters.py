@@ -11,7 +11,7 @@ import codecs
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import metadata
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -338,6 +338,11 @@ class Sglang(sglang_adapter.SglangAdapter):
     def _context(self, raw: ReplayInput) -> Any:
         forget(self._contexts)
         return super()._context(raw)
+
+    def _serving(self, ctx: Any, rule: Any) -> Any:
+        made = super()._serving(ctx, rule)
+        made._check_for_unstreamed_tool_args = partial(made._check_for_unstreamed_tool_args, created=0)  # new in 0.5.23
+        return made
 
     def _detokenizer(self, rp: Any) -> Any:
         from sglang.srt.parser.response_template import tool_close_token_ids
