@@ -1,6 +1,6 @@
 """`/v1/prr`: what the plugin does on this server, and switching the splice mode without a restart.
 
-    GET  /v1/prr          {"mode", "parsers", "store_bytes", ...}
+    GET  /v1/prr          {"mode", "missing_hooks", "counts"}
     POST /v1/prr/splice   {"mode": "on" | "observe" | "off"}   -> {"mode": ...}
 
 Served as vLLM serves its own administration routes: only with `VLLM_SERVER_DEV_MODE=1`, or with `PRR_ADMIN=1` to get
