@@ -56,7 +56,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("special_tokens", f"{_CHAT}._patch_reasoning_skip_special_tokens", "serve",
          "markers in the text of chats without tools", f"{_OURS}.serving:show_special_tokens", ("request",)),
     Hook("request", f"{_CHAT}.handle_request", "serve",
-         "the request fields `prr` and `prr_splice`", f"{_OURS}.serving:handle_request", ("request", "raw_request")),
+         "the request fields of ours", f"{_OURS}.serving:handle_request", ("request", "raw_request")),
     Hook("convert", f"{_CHAT}._convert_to_internal_request", "serve",
          "splicing, capture", f"{_OURS}.serving:convert_to_internal_request", ("request", "raw_request")),
     Hook("prompt", f"{_CHAT}._apply_jinja_template", "serve",

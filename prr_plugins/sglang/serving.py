@@ -25,9 +25,9 @@ from sglang.srt.entrypoints.openai.protocol import (
 from sglang.srt.function_call.function_call_parser import FunctionCallParser
 from sglang.srt.runtime_context import get_disagg
 
+from prr_plugins.common import request_fields
 from prr_plugins.common.settings import SpliceMode
 from prr_plugins.common.splice import Conversation, Plan
-from prr_plugins.common.switch import MODES
 from prr_plugins.sglang.detectors import tool_dicts
 from prr_plugins.sglang.output import Choice, ForcedCalls, edit_event, stream_chunks, tool_call_models
 from prr_plugins.sglang.runtime import Runtime, copy_messages, template_kwargs
@@ -56,8 +56,9 @@ class Turn:
         self.serving = serving
         self.request = request
         self.tenant = tenant
-        self.report = bool(asked.get("prr"))
-        self.mode: SpliceMode = self.runtime.mode(asked.get("prr_splice"))
+        self.report = bool(asked.get(request_fields.REPORT))
+        self.mode: SpliceMode = self.runtime.mode(asked.get(request_fields.SPLICE))
+        self.policy = request_fields.stream_arguments(asked, self.runtime.settings.stream_arguments)
         self.plan: Plan | None = None
         self.recordable = False
         self.choices: dict[int, Choice] = {}
@@ -168,7 +169,7 @@ class Turn:
                 self.runtime,
                 result.get("prompt_token_ids"),
                 self._tools,
-                self.runtime.settings.stream_arguments if stream else "complete",
+                self.policy if stream else "complete",
                 reasoning=bool(serving.reasoning_parser) and request.separate_reasoning,
                 tool_calls=serving._tool_call_parsing_active(request),
                 hold_reasoning=stream and not request.stream_reasoning,
@@ -360,10 +361,9 @@ async def handle_request(original: Callable[..., Any], self: Any, request: Any, 
         except Exception:
             body = None
         if isinstance(body, dict):
-            wanted = body.get("prr_splice")
-            if wanted is not None and wanted not in MODES:
-                return self.create_error_response(f"`prr_splice` must be one of {', '.join(MODES)}", param="prr_splice")
-            request.__dict__[_ASKED] = {name: body[name] for name in ("prr", "prr_splice") if name in body}
+            if wrong := request_fields.mistake(body):
+                return self.create_error_response(wrong[1], param=wrong[0])
+            request.__dict__[_ASKED] = {name: body[name] for name in request_fields.NAMES if name in body}
     return await original(self, request, raw_request)
 
 

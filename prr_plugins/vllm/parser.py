@@ -20,6 +20,7 @@ from vllm.parser.abstract_parser import DelegatingParser
 from vllm.renderers.chat_utils import make_tool_call_id
 from vllm.tool_parsers.streaming import extract_named_tool_call_streaming, extract_required_tool_call_streaming
 
+from prr_plugins.common import request_fields
 from prr_plugins.common.completion import ParsedCompletion
 from prr_plugins.common.formats import Format
 from prr_plugins.common.machine import Delta, Policy, StreamParser
@@ -114,7 +115,8 @@ class LosslessParser(DelegatingParser):
         if self._stream is None and not self._failed:
             if prompt_token_ids is not None:
                 self._prompt_ids = prompt_token_ids
-            self._open(request, "eager" if self.runtime is None else self.runtime.settings.stream_arguments)
+            policy: Policy = "eager" if self.runtime is None else self.runtime.settings.stream_arguments
+            self._open(request, request_fields.stream_arguments(getattr(request, "model_extra", None) or {}, policy))
         deltas = self._feed(delta_text, delta_token_ids)
         if finished:
             deltas += self._finish(finish_reason)

@@ -22,10 +22,10 @@ from vllm.exceptions import VLLMValidationError
 from vllm.renderers import merge_kwargs
 from vllm.renderers.chat_utils import has_non_text_content
 
+from prr_plugins.common import request_fields
 from prr_plugins.common.bridge import Message
 from prr_plugins.common.settings import SpliceMode
 from prr_plugins.common.splice import Conversation, Plan
-from prr_plugins.common.switch import MODES
 from prr_plugins.vllm.parser import LosslessParser
 from prr_plugins.vllm.runtime import Runtime, copy_messages
 
@@ -88,8 +88,8 @@ class Turn:
         self.tenant = tenant
         self.model = model
         self.lora = lora
-        self.report = bool(extra.get("prr"))
-        self.mode: SpliceMode = runtime.mode(extra.get("prr_splice"))
+        self.report = bool(extra.get(request_fields.REPORT))
+        self.mode: SpliceMode = runtime.mode(extra.get(request_fields.SPLICE))
         self.plan: Plan | None = None
         self.recordable = False
         self.prompt_ids: list[int] = []
@@ -378,9 +378,8 @@ def wrap_create_chat_completion(original: Callable[..., Any]) -> Callable[..., A
     async def create_chat_completion(self: Any, request: ChatCompletionRequest, raw_request: Any = None) -> Any:
         runtime = _runtime(self)
         if runtime is not None:
-            wanted = (request.model_extra or {}).get("prr_splice")
-            if wanted is not None and wanted not in MODES:
-                return self.create_error_response(f"`prr_splice` must be one of {', '.join(MODES)}", param="prr_splice")
+            if wrong := request_fields.mistake(request.model_extra or {}):
+                return self.create_error_response(wrong[1], param=wrong[0])
             try:
                 request.__dict__[_TURN] = _turn(self, runtime, request, raw_request)
             except Exception as e:

@@ -302,6 +302,30 @@ def test_the_mode_of_a_request(talk: Talk, stream: bool) -> None:
         talk.ask(messages, extra={"prr_splice": "maybe"})
 
 
+@pytest.mark.parametrize("policy", [None, "eager", "complete"])
+def test_the_streaming_policy_of_a_request(talk: Talk, policy: str | None) -> None:
+    """The server's is `eager`. It shows in a call that is cut: begun and visibly open, or not sent at all."""
+    extra = {} if policy is None else {"prr_stream_arguments": policy}
+    messages = [user(f"policy {policy} [{_RUN}]")]
+    ids = talk.ids(CALL)
+    cut = talk.ask(messages, ids, stream=True, tools=TOOLS, extra=extra, max_tokens=len(ids) - 8)
+    assert cut.finish_reason == "length"
+    assert [made["name"] for made in cut.incomplete_calls or []] == ["edit"]
+    begun = [(name, raw) for name, _, raw in cut.calls]
+    assert begun == ([] if policy == "complete" else [("edit", None)])
+    finished = talk.ask(messages, ids, stream=True, tools=TOOLS, extra=extra)
+    whole = talk.ask(messages, ids, tools=TOOLS, extra=extra)
+    assert finished.calls == whole.calls == [("edit", '{"path": " /srv/x ", "count": 1e3}', whole.calls[0][2])]
+    assert talk.ask([*messages, *ordinary(finished)], DONE, tools=TOOLS, extra=extra).prr["outcome"] == "spliced"  # type: ignore[index]
+
+
+@BOTH
+@pytest.mark.parametrize("value", ["sometimes", True, ["eager"], {"eager": 1}])
+def test_a_wrong_streaming_policy_is_the_client_s_mistake(talk: Talk, value: Any, stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError, match="`prr_stream_arguments` must be one of eager, complete"):
+        talk.ask([user("x")], stream=stream, extra={"prr_stream_arguments": value})
+
+
 def test_32_interleaved_conversations(talk: Talk) -> None:
     """Every conversation goes on from its own turns: texts differ by little, words are spelled in odd tokens."""
     client = talk.server.async_client()

@@ -87,6 +87,15 @@ def test_a_cut_call_is_not_sent_where_calls_are_sent_whole(calls_only: Chat, str
     assert reply.incomplete_calls[0]["name"] == "edit"
 
 
+def test_a_request_may_have_its_arguments_as_they_come(calls_only: Chat) -> None:
+    """`prr_stream_arguments` against the server's policy."""
+    chat = calls_only
+    script = chat.ids(f"</think>{call_text('a')}")
+    cut = chat.ask(USER, script, stream=True, max_tokens=len(script) - 6, extra={"prr_stream_arguments": "eager"})
+    assert [(name, raw) for name, _, raw in cut.calls] == [("edit", None)]
+    assert chat.ask(USER, script, stream=True, max_tokens=len(script) - 6).calls == []
+
+
 @BOTH
 def test_forced_json(calls_only: Chat, stream: bool) -> None:
     chat = calls_only
