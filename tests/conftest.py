@@ -46,7 +46,7 @@ def stock_server(qwen_dir: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def server(qwen_dir: Path) -> Iterator[Server]:
     """Qwen3.6 with `prr_qwen3` for both parser flags."""
-    env = {"PRR_ADMIN": "1", "PRR_TENANT_HEADER": "X-Tenant"}
+    env = {"PRR_ADMIN": "1", "PRR_TENANT_HEADER": "X-Tenant", "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
     start = serve if ENGINE == "vllm" else serve_sglang
     with start(qwen_dir, tool_parser="prr_qwen3", reasoning_parser="prr_qwen3", env=env) as running:
         yield running

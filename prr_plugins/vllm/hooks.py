@@ -44,6 +44,11 @@ class Hook:
 
 _SERVING = "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat"
 _RENDERER = "vllm.renderers.online_renderer:OnlineRenderer"
+_RESPONSES = "vllm.entrypoints.openai.responses.serving:OpenAIServingResponses"
+_RESPONSES_ITEMS = "vllm.entrypoints.openai.responses.utils"
+_ANTHROPIC = "vllm.entrypoints.anthropic.serving:AnthropicServingMessages"
+_BATCH = "vllm.entrypoints.openai.chat_completion.batch_serving:OpenAIServingChatBatch"
+_RENDER = "vllm.entrypoints.scale_out.render.serving:ServingRender"
 _OURS = "prr_plugins.vllm"
 
 HARMONY_FORMAT = Hook(
@@ -84,6 +89,42 @@ HOOKS: tuple[Hook, ...] = (
          ("request", "result_generator")),
     Hook("stream", f"{_SERVING}.chat_completion_stream_generator", False, "compose",
          "the same for streams", f"{_OURS}.serving:wrap_stream_generator", ("request", "result_generator")),
+    Hook("responses", f"{_RESPONSES}.create_responses", False, "compose",
+         "splicing on /v1/responses", f"{_OURS}.surfaces:wrap_create_responses", ("request", "raw_request")),
+    Hook("responses_render", f"{_RENDERER}.render_responses", False, "compose",
+         "splicing on /v1/responses", f"{_OURS}.surfaces:wrap_render_responses", ("request",)),
+    Hook("responses_input", f"{_RESPONSES_ITEMS}:construct_input_messages", False, "check",
+         "splicing on /v1/responses", parameters=("request_instructions", "request_input", "prev_msg")),
+    Hook("responses_output", f"{_RESPONSES_ITEMS}:construct_chat_messages_with_tool_call", False, "check",
+         "splicing on /v1/responses", parameters=("input_messages",)),
+    Hook("responses_parser", f"{_RESPONSES}._make_response_parser", False, "compose",
+         "/v1/responses of GPT-OSS", f"{_OURS}.surfaces:wrap_make_response_parser", ("request", "tokenizer")),
+    Hook("responses_response", f"{_RESPONSES}.responses_full_generator", False, "compose",
+         "splicing on /v1/responses", f"{_OURS}.surfaces:wrap_responses_full_generator",
+         ("request", "sampling_params", "result_generator", "context")),
+    Hook("responses_stream", f"{_RESPONSES}.responses_stream_generator", False, "compose",
+         "splicing on /v1/responses, streamed", f"{_OURS}.surfaces:wrap_responses_stream_generator",
+         ("request", "sampling_params", "result_generator", "context")),
+    Hook("anthropic", f"{_ANTHROPIC}.to_chat_completion_request", False, "compose",
+         "late system messages on /v1/messages", f"{_OURS}.surfaces:wrap_to_chat_completion_request",
+         ("anthropic_request", "merge_inline_system")),
+    Hook("count_tokens", f"{_ANTHROPIC}.count_tokens", False, "compose",
+         "token counts of spliced prompts", f"{_OURS}.surfaces:wrap_count_tokens", ("request", "raw_request")),
+    Hook("count_render", f"{_SERVING}.render_chat_request", False, "compose",
+         "token counts of spliced prompts", f"{_OURS}.surfaces:wrap_render_chat_request", ("request",)),
+    Hook("batch", f"{_BATCH}.create_batch_chat_completion", False, "compose",
+         "splicing of batches", f"{_OURS}.surfaces:wrap_create_batch", ("request", "raw_request")),
+    Hook("batch_request", "vllm.entrypoints.openai.chat_completion.protocol:BatchChatCompletionRequest"
+         ".to_chat_completion_request", False, "compose",
+         "splicing of batches", f"{_OURS}.surfaces:wrap_to_single_request", ("messages",)),
+    Hook("batch_response", f"{_BATCH}.chat_completion_full_generator_batch", False, "compose",
+         "splicing of batches", f"{_OURS}.surfaces:wrap_batch_generator", ("request", "generators")),
+    Hook("render_route", f"{_RENDER}.render_chat_request", False, "compose",
+         "spliced prompts from /render", f"{_OURS}.surfaces:wrap_preview", ("request", "raw_request")),
+    Hook("responses_render_route", f"{_RENDER}.render_responses_request", False, "compose",
+         "spliced prompts from /render", f"{_OURS}.surfaces:wrap_preview", ("request",)),
+    Hook("tokenize", "vllm.entrypoints.serve.tokenize.serving:ServingTokenization.create_tokenize", False, "compose",
+         "spliced prompts from /tokenize", f"{_OURS}.surfaces:wrap_preview", ("request", "raw_request")),
     Hook("admin", "vllm.entrypoints.serve:register_vllm_serve_api_routers", False, "admin",
          "the run-time switch", f"{_OURS}.admin:wrap_register_routers", ("app",)),
 )  # fmt: skip

@@ -1,10 +1,11 @@
-"""Follows one chat request through vLLM: splices its prompt, captures its turns, shows the client what it asked for.
+"""Follows one request through vLLM: splices its prompt, captures its turns, shows the client what it asked for.
 
 Promises: the prompt goes through vLLM's own id-reuse path or is vLLM's own render; a turn is stored with the ids that
 were used and sampled and with the message as it was returned, before the client can answer it; nothing is stored of an
 aborted or failed request; whatever fails here, the request goes on as vLLM would have answered it (L7).
 
-A request without a `Turn` (stock parsers, other API surfaces, `/tokenize`) passes through untouched.
+Here are the chat route and what all API surfaces share; `surfaces` ties the others to it. A request without a `Turn`
+(stock parsers) passes through untouched.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+    ChatCompletionResponseChoice,
+)
 from vllm.entrypoints.serve.utils.api_utils import should_include_usage
 from vllm.exceptions import VLLMValidationError
 from vllm.renderers import merge_kwargs
@@ -34,8 +39,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Preview = Literal["ids", "count"]
+
 _TURN = "_prr_turn"
 _RUNTIME = "prr_runtime"
+# On a chat request made of an Anthropic one: its messages with late system messages in place; None: there are none.
+CONVERTED = "_prr_converted"
 # Engine finish reasons of a completion that is whole as far as it goes.
 _FINISHED = frozenset({"stop", "length", "repetition"})
 # Arguments of the template that `Conversation` names by itself, or that are vLLM's, not the template's.
@@ -77,11 +86,24 @@ class Choice:
 
 
 class Turn:
-    """One chat request, from its arrival to its last chunk."""
+    """One request, from its arrival to its last chunk.
 
-    def __init__(
-        self, runtime: Runtime, request: ChatCompletionRequest, tenant: str | None, model: str, lora: str | None
-    ) -> None:
+    request: chat, Responses or `/tokenize`; what it lacks of a chat request's fields is as good as unset.
+    preview: nothing is generated: the prompt that a request would get, counted and recorded nowhere. "ids": the client
+        sees its ids, "count": their number.
+    history: the conversation in chat shape, where it is not the messages that vLLM renders.
+    cannot_follow: why the history is not known, where it is not.
+    late_system_as_user: see `Conversation`.
+    decodes_arguments: the client gets a call's arguments as JSON values that Python has read (Anthropic).
+    """
+
+    preview: Preview | None = None
+    history: list[Message] | None = None
+    cannot_follow: str | None = None
+    late_system_as_user = False
+    decodes_arguments = False
+
+    def __init__(self, runtime: Runtime, request: Any, tenant: str | None, model: str, lora: str | None) -> None:
         extra = request.model_extra or {}
         self.runtime = runtime
         self.request = request
@@ -95,11 +117,16 @@ class Turn:
         self.prompt_ids: list[int] = []
         self.choices: dict[int, Choice] = {}
         self._current: RequestOutput | None = None
+        self._engine_requests: set[str] = set()
 
     @staticmethod
     def of(request: Any) -> Turn | None:
         """The turn of a request, if we follow it."""
         return request.__dict__.get(_TURN)
+
+    def attach(self, request: Any) -> None:
+        """Make this the turn of a request object."""
+        request.__dict__[_TURN] = self
 
     # ------------------------------------------------------------------------------------ prompt
 
@@ -112,11 +139,14 @@ class Turn:
             VLLMValidationError: `PRR_ON_MISS=error` and the history cannot be spliced.
         """
         splicer = self.runtime.splicer
+        if self.history is not None:
+            messages = self.history
         reason = self._cannot_follow(messages)
         if reason is not None:
             plan = Plan("refused", reason)
         else:
-            self.recordable = True
+            self.recordable = self.preview is None
+            harmony = self.runtime.harmony
             conversation = Conversation(
                 messages=copy_messages(messages),
                 tools=tools,
@@ -126,56 +156,64 @@ class Turn:
                 tenant=self.tenant,
                 template_id=self.runtime.template_id,
                 # Harmony heeds neither of the two.
-                add_generation_prompt=self.request.add_generation_prompt or self.runtime.harmony,
-                continue_final_message=self.request.continue_final_message and not self.runtime.harmony,
+                add_generation_prompt=harmony or template_kwargs.get("add_generation_prompt", True),
+                continue_final_message=not harmony and template_kwargs.get("continue_final_message", False),
+                late_system_as_user=self.late_system_as_user,
             )
             plan = await self.runtime.run(splicer.plan, conversation, self.mode)
-            if plan.prompt_ids is not None and (reason := self._cannot_use(plan.prompt_ids)):
+            if plan.prompt_ids is not None and (reason := self._cannot_use(plan)):
                 plan = splicer.refuse(plan, reason)
         self.plan = plan
-        if plan.error is not None:
+        if plan.error is not None and self.preview is None:
             splicer.settle(plan)
             raise VLLMValidationError(plan.error, parameter="messages")
         return plan.prompt_ids
 
     def _cannot_follow(self, messages: list[Any]) -> str | None:
         """Why the prompt will not be (only) what the template makes of the messages: no splice, no record."""
-        request = self.request
-        kv = request.kv_transfer_params or {}
+        kv = self._field("kv_transfer_params") or {}
         if self.mode == "off":
             return "off"
+        if self.cannot_follow is not None:
+            return self.cannot_follow
         if kv.get("prompt_token_ids") is not None:
             return "caller_ids"
         if kv.get("do_remote_decode"):
             return "prefill_leg"
-        if request.chat_template is not None or "chat_template" in (request.chat_template_kwargs or {}):
+        if self._field("chat_template") is not None or "chat_template" in (self._field("chat_template_kwargs") or {}):
             return "request_template"
-        if request.truncate_prompt_tokens is not None:
+        if self._field("truncate_prompt_tokens") is not None or self._field("truncation") not in (None, "disabled"):
             return "truncate_prompt_tokens"
-        if request.echo:
+        if self._field("echo"):
             return "echo"
-        if request.add_special_tokens:
+        if self._field("add_special_tokens"):
             return "add_special_tokens"
-        if request.use_beam_search:
+        if self._field("use_beam_search"):
             return "beam_search"
         if has_non_text_content(messages):
-            return "media"
+            return "multimodal"
         return None
 
-    def _cannot_use(self, prompt_ids: list[int]) -> str | None:
+    def _cannot_use(self, plan: Plan) -> str | None:
         """Why ids that the splicer gave are not used."""
-        if len(prompt_ids) + 1 > self.runtime.max_model_len:
+        assert plan.prompt_ids is not None
+        if len(plan.prompt_ids) + 1 > self.runtime.max_model_len:
             return "too_long"
-        if self.request.prompt_logprobs is not None:
+        if self._field("prompt_logprobs") is not None:
             return "prompt_logprobs"  # they would show the prompt's tokens, reasoning that was hidden included
-        if (self.request.kv_transfer_params or {}).get("do_remote_prefill"):
+        if (self._field("kv_transfer_params") or {}).get("do_remote_prefill"):
             return "decode_leg"  # the blocks to come belong to the prompt that the prefill side rendered
+        if self.preview == "ids" and plan.hides_reasoning:
+            return "hidden_reasoning"
         return None
+
+    def _field(self, name: str) -> Any:
+        return getattr(self.request, name, None)
 
     def used(self, engine_inputs: list[Any]) -> None:
         """The prompt is final: see that the engine took our ids, and count."""
         plan = self.plan
-        if plan is None:
+        if plan is None or self.preview is not None:
             return
         if plan.prompt_ids is not None and engine_inputs[0].get("prompt_token_ids") != plan.prompt_ids:
             logger.error("vLLM did not take the spliced prompt; it rendered its own")
@@ -188,8 +226,14 @@ class Turn:
         """The engine's outputs, unchanged, noted as they pass."""
         return _Watch(self, results)
 
+    @property
+    def one_prompt(self) -> bool:
+        """Whether all that was sampled stands behind one prompt; built-in tools of Responses make the engine go on."""
+        return len(self._engine_requests) == 1
+
     def note(self, result: RequestOutput) -> None:
         self._current = result
+        self._engine_requests.add(result.request_id)
         if result.prompt_token_ids is not None:
             self.prompt_ids = result.prompt_token_ids
         for output in result.outputs:
@@ -202,7 +246,7 @@ class Turn:
         for output in self._current.outputs:
             if output.token_ids is ids:
                 return self.choices[output.index]
-        return None
+        return self.choices[0] if self._field("n") is None and len(self.choices) == 1 else None
 
     @property
     def hides_tokens(self) -> bool:
@@ -248,13 +292,16 @@ class Turn:
             calls = message.get("tool_calls") or []
             natives = [call.id for call in parsed.parsed_tool_calls]
             one_call = self.request.parallel_tool_calls is False
+            forms = [message, *also]
+            if self.decodes_arguments:
+                forms += [decoded for form in forms if (decoded := _decoded(form)) != form]
             await runtime.run(
                 runtime.splicer.record,
                 self.plan.context,
                 self.prompt_ids,
                 choice.ids,
                 message,
-                also=tuple(also),
+                also=tuple(forms[1:]),
                 reasoning_span=parser.reasoning_span(choice.ids),
                 reasoning_open=parser.reasoning_open,
                 native_call_ids=(natives + [None] * len(calls))[: len(calls)],
@@ -267,17 +314,21 @@ class Turn:
     async def finish_response(self, response: ChatCompletionResponse) -> None:
         """Complete and capture a response that is sent whole."""
         for sent in response.choices:
-            choice = self.choices.get(sent.index)
-            if choice is None:
-                continue
-            sent.finish_reason = choice.truth(sent.finish_reason)
-            for name, value in self.raw_fields(choice).items():
-                setattr(sent, name, value)
-            await self.record(choice, sent.message.model_dump(exclude_none=True))
+            await self.finish_choice(sent, sent.index)
         if self.hides_prompt:
             response.prompt_token_ids = None
         if self.report:
             response.prr = self.outcome()
+
+    async def finish_choice(self, sent: ChatCompletionResponseChoice, index: int) -> None:
+        """Complete and capture what is sent of the choice `index` of this turn."""
+        choice = self.choices.get(index)
+        if choice is None:
+            return
+        sent.finish_reason = choice.truth(sent.finish_reason)
+        for name, value in self.raw_fields(choice).items():
+            setattr(sent, name, value)
+        await self.record(choice, sent.message.model_dump(exclude_none=True))
 
     async def finish_stream(self, events: AsyncGenerator[str, None], force_usage: bool) -> AsyncGenerator[str, None]:
         """The same for a stream: its events, with the last ones completed and every turn captured before its end."""
@@ -349,6 +400,9 @@ class _Watch:
     def __aiter__(self) -> _Watch:
         return self
 
+    async def aclose(self) -> None:
+        await self._results.aclose()  # type: ignore[attr-defined]  # vLLM gives a generator
+
     async def __anext__(self) -> RequestOutput:
         result = await anext(self._results)
         try:
@@ -376,12 +430,12 @@ def wrap_create_chat_completion(original: Callable[..., Any]) -> Callable[..., A
 
     @functools.wraps(original)
     async def create_chat_completion(self: Any, request: ChatCompletionRequest, raw_request: Any = None) -> Any:
-        runtime = _runtime(self)
+        runtime = runtime_of(self)
         if runtime is not None:
             if wrong := request_fields.mistake(request.model_extra or {}):
                 return self.create_error_response(wrong[1], param=wrong[0])
             try:
-                request.__dict__[_TURN] = _turn(self, runtime, request, raw_request)
+                follow(self, runtime, request, raw_request)
             except Exception as e:
                 runtime.capture_failed(e)
         return await original(self, request, raw_request)
@@ -389,21 +443,30 @@ def wrap_create_chat_completion(original: Callable[..., Any]) -> Callable[..., A
     return create_chat_completion
 
 
-def _runtime(serving: Any) -> Runtime | None:
-    parser = serving.parser_cls
+def runtime_of(serving: Any) -> Runtime | None:
+    """What a serving object of vLLM's has of ours, if its parser is ours."""
+    parser = serving.online_renderer.parser
     if parser is None or not issubclass(parser, LosslessParser):
         return None
     return cast("Runtime | None", getattr(serving.online_renderer, _RUNTIME, None))
 
 
-def _turn(serving: Any, runtime: Runtime, request: ChatCompletionRequest, raw_request: Any) -> Turn:
+def follow(serving: Any, runtime: Runtime, request: Any, raw_request: Any) -> Turn:
+    """The turn of a request that came in; `Turn.of(request)` has it from now on. raw_request: None where not known."""
     header = runtime.settings.tenant_header
-    tenant = f"salt:{request.cache_salt}" if request.cache_salt is not None else None
+    salt = getattr(request, "cache_salt", None)
+    tenant = f"salt:{salt}" if salt is not None else None
     if tenant is None and header is not None and raw_request is not None:
         value = raw_request.headers.get(header)
         tenant = f"header:{value}" if value is not None else None
-    lora = request.model if request.model in serving.models.lora_requests else None
-    return Turn(runtime, request, tenant, runtime.model, lora)
+    lora = request.model if request.model in getattr(serving.models, "lora_requests", ()) else None
+    turn = Turn(runtime, request, tenant, runtime.model, lora)
+    if CONVERTED in request.__dict__:
+        turn.decodes_arguments = True
+        turn.history = request.__dict__[CONVERTED]
+        turn.late_system_as_user = turn.history is not None
+    turn.attach(request)
+    return turn
 
 
 def wrap_preprocess_chat(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -422,13 +485,14 @@ def wrap_preprocess_chat(original: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         turn = Turn.of(request)
+        transfer = getattr(request, "kv_transfer_params", None)
         if turn is not None:
-            _materialise(messages)
+            materialise(messages)
             params = request.build_chat_params(default_template, default_template_content_format)
             template_kwargs = merge_kwargs(default_template_kwargs, params.chat_template_kwargs)
-            ids = await _spliced(turn, messages, template_kwargs, tool_dicts)
+            ids = await spliced(turn, messages, template_kwargs, tool_dicts)
             if ids is not None:
-                request.kv_transfer_params = {**(request.kv_transfer_params or {}), "prompt_token_ids": ids}
+                request.kv_transfer_params = {**(transfer or {}), "prompt_token_ids": ids}
         conversation, engine_inputs = await original(
             self,
             request,
@@ -441,6 +505,8 @@ def wrap_preprocess_chat(original: Callable[..., Any]) -> Callable[..., Any]:
             **kwargs,
         )
         if turn is not None:
+            if transfer is None:
+                request.kv_transfer_params = None  # vLLM takes the ids out and leaves an empty dict
             turn.used(engine_inputs)
         return conversation, engine_inputs
 
@@ -455,11 +521,11 @@ def wrap_render_chat(original: Callable[..., Any]) -> Callable[..., Any]:
         turn = Turn.of(request) if self.use_harmony else None
         if turn is None:
             return await original(self, request, **kwargs)
-        _materialise(request.messages)
+        materialise(request.messages)
         without_tools = request.tool_choice == "none" and self.exclude_tools_when_tool_choice_none
         tools = None if request.tools is None or without_tools else [tool.model_dump() for tool in request.tools]
         effort = {} if request.reasoning_effort is None else {"reasoning_effort": request.reasoning_effort}
-        ids = await _spliced(turn, request.messages, effort, tools)
+        ids = await spliced(turn, request.messages, effort, tools)
         if ids is not None:
             request.kv_transfer_params = {**(request.kv_transfer_params or {}), "prompt_token_ids": ids}
         result = await original(self, request, **kwargs)
@@ -470,7 +536,8 @@ def wrap_render_chat(original: Callable[..., Any]) -> Callable[..., Any]:
     return render_chat
 
 
-async def _spliced(turn: Turn, *args: Any) -> list[int] | None:
+async def spliced(turn: Turn, *args: Any) -> list[int] | None:
+    """`Turn.splice`, with whatever goes wrong there ending in vLLM's own render."""
     try:
         return await turn.splice(*args)
     except VLLMValidationError:
@@ -482,7 +549,19 @@ async def _spliced(turn: Turn, *args: Any) -> list[int] | None:
         return None
 
 
-def _materialise(messages: list[Any]) -> None:
+def _decoded(message: Message) -> Message:
+    """The message with its calls' arguments as a Python client has them that was sent JSON values."""
+    calls = []
+    for call in message.get("tool_calls") or ():
+        try:
+            arguments = json.dumps(json.loads(call["function"]["arguments"] or "{}"))
+        except ValueError:
+            return message
+        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def materialise(messages: list[Any]) -> None:
     """Validation may leave a part list as a one-shot iterator; reading it here must not eat it."""
     for message in messages:
         content = message.get("content") if isinstance(message, dict) else None

@@ -1,0 +1,411 @@
+"""The API surfaces of vLLM beside chat completions, tied to `serving.Turn`.
+
+Promise: on each of them a turn is spliced and captured as on the chat route, or vLLM goes its own way.
+
+- Responses: items become chat messages by vLLM's own conversion; what one turn answered is one message (`one_a_turn`).
+  Behind a `previous_response_id` the history is the one that was answered, calls and reasoning included, which vLLM
+  itself leaves out.
+- Anthropic Messages: vLLM makes chat requests of them. Where the template refuses system messages in the middle, vLLM
+  moves them all to the front, which changes every later prompt from there on; we look at them in place.
+- Batches: a turn for each conversation.
+- Previews (`/render`, `/tokenize`, token counts): the prompt that a request would get; counted and recorded nowhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prr_plugins.common import request_fields
+from prr_plugins.common.bridge import Message
+from prr_plugins.common.splice import Plan
+from prr_plugins.vllm.runtime import Runtime
+from prr_plugins.vllm.serving import CONVERTED, Choice, Preview, Turn, follow, materialise, runtime_of, spliced
+
+if TYPE_CHECKING:
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest, ResponsesResponse
+
+_HISTORIES = "_prr_histories"
+_KEPT_RESPONSES = 10_000
+_BATCH = "_prr_batch"
+_RAW = "_prr_raw_request"
+
+
+# ---------------------------------------------------------------------------------------- Responses
+
+
+def one_a_turn(messages: Sequence[Message]) -> list[Message]:
+    """Assistant messages in a row as one: the items of a turn become several where text stands behind a call."""
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        if last is None or last.get("role") != "assistant" or message.get("role") != "assistant":
+            merged.append(dict(message))
+            continue
+        for name in ("content", "reasoning"):
+            if message.get(name):
+                last[name] = _text(last.get(name)) + _text(message[name])
+        if message.get("tool_calls"):
+            last["tool_calls"] = [*(last.get("tool_calls") or ()), *message["tool_calls"]]
+    return merged
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return content or ""
+
+
+def _conversation(histories: OrderedDict[str, list[Message]], request: ResponsesRequest) -> list[Message] | None:
+    """The request's history in chat shape; None where it goes on from a response that we know nothing of."""
+    from vllm.entrypoints.openai.responses.utils import construct_input_messages
+
+    before: list[Any] | None = None
+    if request.previous_response_id is not None:
+        before = histories.get(request.previous_response_id)
+        if before is None:
+            return None
+    items: Any = request.input
+    if not isinstance(items, str):
+        materialise(items)
+        items = [dict(item) if isinstance(item, dict) else item for item in items]  # the conversion may add to them
+    made = construct_input_messages(request_instructions=request.instructions, request_input=items, prev_msg=before)
+    return one_a_turn([dict(message) for message in made])
+
+
+def _histories(renderer: Any) -> OrderedDict[str, list[Message]]:
+    """By response id: the conversation up to that response, the answer included."""
+    histories: OrderedDict[str, list[Message]] = renderer.__dict__.setdefault(_HISTORIES, OrderedDict())
+    return histories
+
+
+def wrap_create_responses(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a request comes in."""
+
+    @functools.wraps(original)
+    async def create_responses(self: Any, request: ResponsesRequest, raw_request: Any = None) -> Any:
+        runtime = runtime_of(self)
+        if runtime is not None:
+            if wrong := request_fields.mistake(request.model_extra or {}):
+                return self.create_error_response(wrong[1], param=wrong[0])
+            _follow(self, runtime, request, raw_request)
+        return await original(self, request, raw_request)
+
+    return create_responses
+
+
+def wrap_render_responses(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where items become a prompt. For GPT-OSS vLLM makes it by Harmony, not in `preprocess_chat`."""
+
+    @functools.wraps(original)
+    async def render_responses(self: Any, request: ResponsesRequest, **kwargs: Any) -> Any:
+        turn = Turn.of(request)
+        if turn is None:
+            return await original(self, request, **kwargs)
+        try:
+            turn.history = _conversation(_histories(self), request)
+            if turn.history is None:
+                turn.cannot_follow = "previous_response"
+        except Exception:  # vLLM's conversion refuses them; so will vLLM, unless Harmony has another
+            turn.cannot_follow = "unsupported_items"
+        if request.previous_input_messages:
+            turn.cannot_follow = "previous_input_messages"
+        ids = None
+        if self.use_harmony:
+            from vllm.entrypoints.openai.responses.utils import construct_tool_dicts
+
+            effort = request.reasoning.effort if request.reasoning else None
+            tools = construct_tool_dicts(request.tools, request.tool_choice)
+            ids = await spliced(turn, [], {} if effort is None else {"reasoning_effort": effort}, tools)
+        result = await original(self, request, **kwargs)
+        if self.use_harmony and hasattr(result, "engine_input"):
+            if ids is not None:
+                taken = {**result.engine_input, "prompt_token_ids": ids}
+                result = dataclasses.replace(result, engine_input=taken)
+            turn.used([result.engine_input])
+        return result
+
+    return render_responses
+
+
+def wrap_make_response_parser(original: Callable[..., Any]) -> Callable[..., Any]:
+    """vLLM reads GPT-OSS's Responses with its own Harmony parser and takes no other."""
+
+    @functools.wraps(original)
+    def _make_response_parser(self: Any, request: Any, tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if runtime_of(self) is None or not self.use_harmony:
+            return original(self, request, tokenizer, *args, **kwargs)
+        return _harmony_parser()(tokenizer, request.tools, model_config=self.model_config)
+
+    return _make_response_parser
+
+
+@functools.cache
+def _harmony_parser() -> type:
+    from vllm.parser.harmony import HarmonyParser
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    halves = {
+        "reasoning_parser_cls": ReasoningParserManager.get_reasoning_parser("openai_gptoss"),
+        "tool_parser_cls": ToolParserManager.get_tool_parser("openai"),
+    }
+    return type("StockHarmonyParser", (HarmonyParser,), halves)
+
+
+def _watch_context(turn: Turn, context: Any) -> None:
+    """Note the engine's outputs as they are added to a response's context."""
+    append = context.append_output
+
+    def append_output(output: Any) -> None:
+        try:
+            turn.note(output)
+        except Exception as e:
+            turn.runtime.capture_failed(e)
+        append(output)
+
+    context.append_output = append_output
+
+
+def wrap_responses_stream_generator(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a stream is made."""
+
+    @functools.wraps(original)
+    def responses_stream_generator(
+        self: Any,
+        request: ResponsesRequest,
+        sampling_params: Any,
+        result_generator: Any,
+        context: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        turn = Turn.of(request)
+        if turn is not None:
+            _watch_context(turn, context)
+        return original(self, request, sampling_params, result_generator, context, *args, **kwargs)
+
+    return responses_stream_generator
+
+
+def wrap_responses_full_generator(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a response is complete; a stream ends here too, before its last event."""
+
+    @functools.wraps(original)
+    async def responses_full_generator(
+        self: Any,
+        request: ResponsesRequest,
+        sampling_params: Any,
+        result_generator: Any,
+        context: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        turn = Turn.of(request)
+        if turn is None:
+            return await original(self, request, sampling_params, result_generator, context, *args, **kwargs)
+        if not turn.choices:  # not a stream
+            _watch_context(turn, context)
+        response = await original(self, request, sampling_params, result_generator, context, *args, **kwargs)
+        if hasattr(response, "output"):  # else an error
+            try:
+                await _finish_response(self, turn, context, response)
+            except Exception as e:
+                turn.runtime.capture_failed(e)
+        return response
+
+    return responses_full_generator
+
+
+async def _finish_response(serving: Any, turn: Turn, context: Any, response: ResponsesResponse) -> None:
+    from vllm.entrypoints.openai.responses.utils import construct_chat_messages_with_tool_call
+
+    request, choice = turn.request, turn.choices.get(0)
+    answered = one_a_turn([dict(m) for m in construct_chat_messages_with_tool_call(list(response.output))])
+    message = answered[0] if answered else {"role": "assistant", "content": ""}
+    if turn.history is not None and request.store:
+        histories = _histories(serving.online_renderer)
+        histories[response.id] = [*turn.history, message]
+        while len(histories) > _KEPT_RESPONSES:
+            histories.popitem(last=False)
+    if turn.hides_prompt:
+        response.input_messages = None
+    if turn.report:
+        response.prr = turn.outcome()
+    if choice is None:
+        return
+    if not turn.one_prompt:
+        turn.runtime.metrics.add("prr_records_total", 1, "refused", "builtin_tools")
+        return
+    choice.parser = _reparsed(serving, turn, choice) if serving.use_harmony else context.response_parser
+    await turn.record(choice, message)
+
+
+def _reparsed(serving: Any, turn: Turn, choice: Choice) -> Any:
+    """What our parser makes of a completion that vLLM's own has parsed for the client."""
+    parser = serving.parser(serving.renderer.get_tokenizer(), turn.request.tools)
+    parser.set_prompt_token_ids(turn.prompt_ids)
+    parser.parse("".join(choice.text), turn.request, model_output_token_ids=choice.ids)
+    return parser
+
+
+# ---------------------------------------------------------------------------------------- Anthropic Messages
+
+
+def wrap_to_chat_completion_request(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where an Anthropic request becomes a chat request: it keeps where the system messages stood."""
+
+    @functools.wraps(original)
+    def to_chat_completion_request(
+        cls: Any, anthropic_request: Any, *, merge_inline_system: bool = False, **kwargs: Any
+    ) -> Any:
+        made = original(cls, anthropic_request, merge_inline_system=merge_inline_system, **kwargs)
+        in_place = None
+        if merge_inline_system and any(message.role == "system" for message in anthropic_request.messages):
+            in_place = original(cls, anthropic_request, merge_inline_system=False, **kwargs).messages
+            materialise(in_place)
+        made.__dict__[CONVERTED] = in_place
+        made.__dict__[_RAW] = anthropic_request.__dict__.get(_RAW)
+        return made
+
+    return to_chat_completion_request
+
+
+def wrap_count_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Token counting: its chat request is made inside; the tenant's header is handed on to it."""
+
+    @functools.wraps(original)
+    async def count_tokens(self: Any, request: Any, raw_request: Any = None) -> Any:
+        request.__dict__[_RAW] = (raw_request,)
+        return await original(self, request, raw_request)
+
+    return count_tokens
+
+
+def wrap_render_chat_request(original: Callable[..., Any]) -> Callable[..., Any]:
+    """On the way from a chat request to its prompt: a token count is seen here for the first time."""
+
+    @functools.wraps(original)
+    async def render_chat_request(self: Any, request: Any) -> Any:
+        counted = request.__dict__.get(_RAW)
+        runtime = runtime_of(self)
+        if counted is not None and runtime is not None and Turn.of(request) is None:
+            _follow(self, runtime, request, counted[0], preview="count")
+        return await original(self, request)
+
+    return render_chat_request
+
+
+# ---------------------------------------------------------------------------------------- batches
+
+
+class _Batch:
+    """The turns of a batch, one for each conversation. vLLM makes the single requests anew for parsing."""
+
+    def __init__(self, make: Callable[[Any], Turn | None]) -> None:
+        self._make = make
+        self.turns: dict[int, Turn] = {}
+
+    def attach(self, index: int, request: Any) -> None:
+        turn = self.turns.get(index)
+        if turn is None:
+            turn = self._make(request)
+        if turn is not None:
+            turn.attach(request)
+            self.turns[index] = turn
+
+
+def wrap_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a batch comes in."""
+
+    @functools.wraps(original)
+    async def create_batch_chat_completion(self: Any, request: Any, raw_request: Any = None) -> Any:
+        runtime = runtime_of(self)
+        if runtime is not None:
+            if wrong := request_fields.mistake(request.model_extra or {}):
+                return self.create_error_response(wrong[1], param=wrong[0])
+            request.__dict__[_BATCH] = _Batch(lambda single: _follow(self, runtime, single, raw_request))
+        return await original(self, request, raw_request)
+
+    return create_batch_chat_completion
+
+
+def wrap_to_single_request(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a conversation of a batch becomes a request."""
+
+    @functools.wraps(original)
+    def to_chat_completion_request(self: Any, messages: list[Any]) -> Any:
+        single = original(self, messages)
+        batch = self.__dict__.get(_BATCH)
+        if batch is not None:
+            index = next((n for n, conversation in enumerate(self.messages) if conversation is messages), None)
+            if index is not None:
+                batch.attach(index, single)
+        return single
+
+    return to_chat_completion_request
+
+
+def wrap_batch_generator(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the answer to a batch is made."""
+
+    @functools.wraps(original)
+    async def chat_completion_full_generator_batch(
+        self: Any, request: Any, generators: list[AsyncIterator[Any]], *args: Any, **kwargs: Any
+    ) -> Any:
+        batch = request.__dict__.get(_BATCH)
+        if batch is None:
+            return await original(self, request, generators, *args, **kwargs)
+        turns: dict[int, Turn] = batch.turns
+        watched = [turns[n].watch(results) if n in turns else results for n, results in enumerate(generators)]
+        response = await original(self, request, watched, *args, **kwargs)
+        if hasattr(response, "choices"):  # else an error
+            for sent in response.choices:
+                turn = turns.get(sent.index)
+                if turn is None:
+                    continue
+                if turn.plan is None:  # Harmony makes the prompts of a batch without `render_chat`
+                    turn.runtime.splicer.settle(Plan("refused", "harmony_batch"))
+                try:
+                    await turn.finish_choice(sent, 0)
+                    if turn.report:
+                        sent.prr = turn.outcome()
+                except Exception as e:
+                    turn.runtime.capture_failed(e)
+        return response
+
+    return chat_completion_full_generator_batch
+
+
+# ---------------------------------------------------------------------------------------- previews
+
+
+def wrap_preview(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A route that shows a prompt: `/render`, `/tokenize`."""
+
+    @functools.wraps(original)
+    async def preview(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        runtime = runtime_of(self)
+        raw_request = args[0] if args else kwargs.get("raw_request")
+        # Without the header that names the tenant, the prompt that the request will get is not known.
+        unknown = runtime is not None and runtime.settings.tenant_header is not None and raw_request is None
+        if runtime is not None and not unknown and (hasattr(request, "messages") or hasattr(request, "input")):
+            _follow(self, runtime, request, raw_request, preview="ids")
+        return await original(self, request, *args, **kwargs)
+
+    return preview
+
+
+def _follow(
+    serving: Any, runtime: Runtime, request: Any, raw_request: Any, preview: Preview | None = None
+) -> Turn | None:
+    try:
+        turn = follow(serving, runtime, request, raw_request)
+        turn.preview = preview
+        return turn
+    except Exception as e:
+        runtime.capture_failed(e)
+        return None
