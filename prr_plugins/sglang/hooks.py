@@ -7,14 +7,14 @@ and what hangs on it stays off. Nothing else in this folder patches SGLang.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import pkgutil
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from prr_plugins.common import hook_state
+from prr_plugins.common.hook_state import HookState
 
 # register: in every process. serve: in a process that serves chats, once a prr_* parser is chosen.
 # check: only relied upon, not wrapped.
@@ -83,29 +83,14 @@ SPLICE_NEEDS = frozenset({"config", "start", "convert", "prompt", "output", "res
 _installed: set[str] = set()
 
 
-@dataclass(frozen=True)
-class HookState:
-    """A hook as found here. `problem` is None if it is as we know it."""
-
-    hook: Hook
-    installed: bool
-    problem: str | None
-
-
-def states() -> list[HookState]:
+def states() -> list[HookState[Hook]]:
     """Every hook, checked against the installed SGLang."""
-    return [HookState(h, h.name in _installed, None if h.name in _installed else check(h)) for h in HOOKS]
+    return hook_state.states(HOOKS, _installed, check)
 
 
 def check(hook: Hook) -> str | None:
     """What is wrong with the target, None if nothing is."""
-    try:
-        found = pkgutil.resolve_name(hook.target)
-        have = set(inspect.signature(found).parameters) if hook.parameters else set()
-    except (ImportError, AttributeError, TypeError, ValueError) as e:
-        return f"{hook.target} is not there ({e})"
-    gone = [p for p in hook.parameters if p not in have]
-    return f"{hook.target} no longer takes {', '.join(gone)}" if gone else None
+    return hook_state.check(hook, lambda: pkgutil.resolve_name(hook.target))
 
 
 def install(stage: Stage) -> None:
@@ -113,7 +98,7 @@ def install(stage: Stage) -> None:
     wanted = [h for h in HOOKS if h.stage == stage and h.wrapper and h.name not in _installed and check(h) is None]
     for hook in wanted:
         assert hook.wrapper is not None
-        HookRegistry.register(hook.target, _load(hook.wrapper), HookType.AROUND)
+        HookRegistry.register(hook.target, hook_state.load(hook.wrapper), HookType.AROUND)
     HookRegistry.apply_hooks()
     # The registry only logs when it fails; what it wrapped it has left `__wrapped__` on.
     _installed.update(h.name for h in wanted if hasattr(pkgutil.resolve_name(h.target), "__wrapped__"))
@@ -121,10 +106,4 @@ def install(stage: Stage) -> None:
 
 def missing_for_splice() -> list[str]:
     """Names of the hooks without which nothing is spliced and that are not in order."""
-    return [s.hook.name for s in states() if s.hook.name in SPLICE_NEEDS and s.problem is not None]
-
-
-def _load(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return loaded
+    return hook_state.missing(states(), SPLICE_NEEDS)

@@ -16,10 +16,9 @@ from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
 from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
 from prr_plugins.common.formats import Format
 from prr_plugins.common.prometheus import PrometheusMetrics
-from prr_plugins.common.settings import Settings, SpliceMode
+from prr_plugins.common.runtime import BaseRuntime
+from prr_plugins.common.settings import Settings
 from prr_plugins.common.splice import Splicer
-from prr_plugins.common.store import TurnStore
-from prr_plugins.common.switch import Switch
 from prr_plugins.common.turn_view import TurnView
 from prr_plugins.sglang import hooks
 
@@ -29,19 +28,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Runtime:
+class Runtime(BaseRuntime):
     """See the module."""
 
     def __init__(self, serving: OpenAIServingChat, fmt: Format, settings: Settings) -> None:
         manager = serving.tokenizer_manager
         tokenizer = manager.tokenizer
+        super().__init__(settings, PrometheusMetrics(), hooks.missing_for_splice(), logger)
         self.format = fmt
-        self.settings = settings
         self.tokenizer = tokenizer
         self.view = TurnView(tokenizer, fmt)
-        self.metrics = PrometheusMetrics()
-        self.switch = Switch(settings.splice)
-        self.missing_hooks = hooks.missing_for_splice()
         self.model: str = manager.model_path
         self.template_id = _template_id(serving)
         self._manager = manager
@@ -54,7 +50,7 @@ class Runtime:
             stop=settings.stop,
             reasoning_end=fmt.reasoning_end,
         )
-        self.splicer = Splicer(bridge, TurnStore(settings.store_bytes, settings.store_ttl), settings, self.metrics)
+        self.splicer = Splicer(bridge, self.store, settings, self.metrics)
 
     def fits(self, prompt_tokens: int, new_tokens: int | None) -> bool:
         """Whether SGLang takes a prompt of that many tokens with a completion of (up to) that many.
@@ -69,36 +65,6 @@ class Runtime:
             return False
         counted = manager.validate_total_tokens and not manager.allow_auto_truncate
         return prompt_tokens < window and (not counted or prompt_tokens + (new_tokens or 0) <= window)
-
-    def mode(self, wanted: SpliceMode | None) -> SpliceMode:
-        """The mode of one request."""
-        return "off" if self.missing_hooks else self.switch.for_request(wanted)
-
-    def set_mode(self, mode: SpliceMode) -> SpliceMode:
-        """Switch the server; the mode that holds from now on."""
-        self.switch.mode = mode
-        logger.info("splice mode is now %s", self.mode(None))
-        return self.mode(None)
-
-    def status(self) -> dict[str, Any]:
-        """For `GET /v1/prr`: counts are those of the process that answers."""
-        counts = {
-            name + ("{" + ",".join(labels) + "}" if labels else ""): value
-            for (name, labels), value in sorted(self.metrics.snapshot().items())
-        }
-        return {"mode": self.mode(None), "missing_hooks": self.missing_hooks, "counts": counts}
-
-    def parse_failed(self) -> None:
-        self._failed("error_parse")
-
-    def capture_failed(self, error: Exception) -> None:
-        """A turn is not stored because following the request failed; the client got its answer."""
-        logger.error("capture failed (%s: %s); the turn is not stored", type(error).__name__, error)
-        self._failed("error_capture")
-
-    def _failed(self, reason: str) -> None:
-        self.metrics.add("prr_records_total", 1, "fallback", reason)
-        self.metrics.add("prr_turns_total", 1, "fallback", reason)
 
 
 def engine_render(serving: OpenAIServingChat) -> Render:

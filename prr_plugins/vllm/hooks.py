@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from prr_plugins.common import hook_state
+from prr_plugins.common.hook_state import HookState
 
 # register: in every process. compose: once a prr_* parser is chosen. admin: only where the run-time switch is served.
 Stage = Literal["register", "compose", "admin", "check"]
@@ -138,30 +140,14 @@ _HARMONY_NEEDS = frozenset({"harmony", "harmony_render"})
 _installed: set[str] = set()
 
 
-@dataclass(frozen=True)
-class HookState:
-    """A hook as found here. `problem` is None if it is as we know it."""
-
-    hook: Hook
-    installed: bool
-    problem: str | None
-
-
-def states() -> list[HookState]:
+def states() -> list[HookState[Hook]]:
     """Every hook, checked against the installed vLLM."""
-    return [HookState(h, h.name in _installed, None if h.name in _installed else check(h)) for h in HOOKS]
+    return hook_state.states(HOOKS, _installed, check)
 
 
 def check(hook: Hook) -> str | None:
     """What is wrong with the target, None if nothing is."""
-    try:
-        owner, attribute = _owner(hook)
-        found = getattr(owner, attribute)
-        have = set(inspect.signature(found).parameters)
-    except (ImportError, AttributeError, TypeError, ValueError) as e:
-        return f"{hook.target} is not there ({e})"
-    gone = [p for p in hook.parameters if p not in have]
-    return f"{hook.target} no longer takes {', '.join(gone)}" if gone else None
+    return hook_state.check(hook, lambda: getattr(*_owner(hook)))
 
 
 def install(stage: Stage) -> None:
@@ -171,7 +157,7 @@ def install(stage: Stage) -> None:
             continue
         owner, attribute = _owner(hook)
         original = inspect.getattr_static(owner, attribute)
-        wrapper = _load(hook.wrapper)
+        wrapper = hook_state.load(hook.wrapper)
         if isinstance(original, classmethod):
             setattr(owner, attribute, classmethod(wrapper(original.__func__)))
         else:
@@ -182,7 +168,7 @@ def install(stage: Stage) -> None:
 def missing_for_splice(harmony: bool = False) -> list[str]:
     """Names of the hooks without which nothing is spliced and that are not in order; `harmony`: for GPT-OSS."""
     needed = SPLICE_NEEDS | _HARMONY_NEEDS if harmony else SPLICE_NEEDS
-    return [s.hook.name for s in states() if s.hook.name in needed and s.problem is not None]
+    return hook_state.missing(states(), needed)
 
 
 def _owner(hook: Hook) -> tuple[Any, str]:
@@ -192,9 +178,3 @@ def _owner(hook: Hook) -> tuple[Any, str]:
     for name in parents:
         owner = getattr(owner, name)
     return owner, attribute
-
-
-def _load(path: str) -> Callable[[Any], Any]:
-    module, _, name = path.partition(":")
-    loaded: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
-    return loaded

@@ -18,10 +18,9 @@ from vllm.renderers import ChatParams
 
 from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
 from prr_plugins.common.prometheus import PrometheusMetrics
-from prr_plugins.common.settings import Settings, SpliceMode
+from prr_plugins.common.runtime import BaseRuntime
+from prr_plugins.common.settings import Settings
 from prr_plugins.common.splice import Splicer
-from prr_plugins.common.store import TurnStore
-from prr_plugins.common.switch import Switch
 from prr_plugins.vllm import hooks
 
 if TYPE_CHECKING:
@@ -32,16 +31,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Runtime:
+class Runtime(BaseRuntime):
     """See the module."""
 
     def __init__(self, renderer: OnlineRenderer, settings: Settings) -> None:
         tokenizer = renderer.renderer.get_tokenizer()
-        self.settings = settings
-        self.metrics = PrometheusMetrics()
-        self.switch = Switch(settings.splice)
         self.harmony: bool = renderer.use_harmony
-        self.missing_hooks = hooks.missing_for_splice(self.harmony)
+        super().__init__(settings, PrometheusMetrics(), hooks.missing_for_splice(self.harmony), logger)
         self.max_model_len: int = renderer.model_config.max_model_len
         self.model: str = renderer.model_config.model
         self.template_id = _template_id(renderer)
@@ -54,8 +50,7 @@ class Runtime:
             stop=settings.stop,
             reasoning_end=renderer.parser.prr_format.reasoning_end,
         )
-        store = TurnStore(settings.store_bytes, settings.store_ttl)
-        self.splicer = Splicer(bridge, store, settings, self.metrics)
+        self.splicer = Splicer(bridge, self.store, settings, self.metrics)
         # One thread: planning leaves the event loop free, and turns are recorded in the order they ended.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="prr")
 
@@ -64,36 +59,6 @@ class Runtime:
         return await asyncio.get_running_loop().run_in_executor(
             self._executor, functools.partial(step, *args, **kwargs)
         )
-
-    def mode(self, wanted: SpliceMode | None) -> SpliceMode:
-        """The mode of one request."""
-        return "off" if self.missing_hooks else self.switch.for_request(wanted)
-
-    def set_mode(self, mode: SpliceMode) -> SpliceMode:
-        """Switch the server; the mode that holds from now on."""
-        self.switch.mode = mode
-        logger.info("splice mode is now %s", self.mode(None))
-        return self.mode(None)
-
-    def status(self) -> dict[str, Any]:
-        """For `GET /v1/prr`: counts are those of the process that answers."""
-        counts = {
-            name + ("{" + ",".join(labels) + "}" if labels else ""): value
-            for (name, labels), value in sorted(self.metrics.snapshot().items())
-        }
-        return {"mode": self.mode(None), "missing_hooks": self.missing_hooks, "counts": counts}
-
-    def parse_failed(self) -> None:
-        self._failed("error_parse")
-
-    def capture_failed(self, error: Exception) -> None:
-        """A turn is not stored because following the request failed; the client got its answer."""
-        logger.error("capture failed (%s: %s); the turn is not stored", type(error).__name__, error)
-        self._failed("error_capture")
-
-    def _failed(self, reason: str) -> None:
-        self.metrics.add("prr_records_total", 1, "fallback", reason)
-        self.metrics.add("prr_turns_total", 1, "fallback", reason)
 
 
 def renderer_render(renderer: OnlineRenderer) -> Render:
