@@ -265,15 +265,23 @@ class TemplateBridge:
 def _spans(
     seams: Seams, front: Sequence[int], added: list[int], text: str, bounds: list[int], prompt: int, kept: int
 ) -> tuple[Span, ...]:
-    cuts = []
-    for bound in bounds:
-        part = seams.encode_after(front, text[:bound])
-        cuts.append(kept + common_prefix(part if part is not None else seams.encode(text[:bound]), added))
+    cuts = [kept + _tokens_until(seams, front, added, text, bound) for bound in bounds]
     spans = [Span(0, prompt, "prompt"), Span(prompt, kept, "sampled"), Span(kept, cuts[0], "close")]
     for index in range(len(cuts) - 1):
         spans.append(Span(cuts[index], max(cuts[index], cuts[index + 1]), "message", index))
     spans.append(Span(cuts[-1], kept + len(added), "generation"))
     return tuple(span for span in spans if span.start < span.end)
+
+
+def _tokens_until(seams: Seams, front: Sequence[int], added: list[int], text: str, bound: int) -> int:
+    """How many of `added`, the ids of `text`, stand for its first `bound` characters."""
+    rest = text[bound:]
+    if len(rest) < bound and seams.starts(rest):  # the shorter side, where no token crosses the bound
+        ids = seams.encode(rest)
+        if added[-len(ids) :] == ids:
+            return len(added) - len(ids)
+    part = seams.encode_after(front, text[:bound])
+    return common_prefix(part if part is not None else seams.encode(text[:bound]), added)
 
 
 def _calls(assistant: Message) -> tuple[tuple[str | None, str], ...]:

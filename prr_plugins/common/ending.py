@@ -157,7 +157,9 @@ class Endings:
         shift = len(turn.tail.text) - len(ending.text)
         bounds = []
         for count in range(len(turn.new_messages) + 1):
-            part = self._stand_ins.tail(turn.scene, turn.placement, turn.new_messages[:count], False)
+            part = turn.frame.alone
+            if count:
+                part = self._stand_ins.tail(turn.scene, turn.placement, turn.new_messages[:count], False)
             bounds.append(max(0, common_prefix(part.text if part else "", turn.tail.text) - shift))
         bounds[0] = max(bounds[0], ending.inserted)
         return [min(max(bounds[: index + 1]), len(ending.text)) for index in range(len(bounds))]
@@ -188,7 +190,7 @@ class Endings:
                 return tail.text[len(calls) :]
         # Else, what the same messages are given behind a turn without calls, if that is what stands here too.
         bare = self._stand_ins.tail(
-            turn.scene.without_calls(), Placement(False, True, False), turn.new_messages, turn.generate
+            turn.scene.with_calls(()), Placement(False, True, False), turn.new_messages, turn.generate
         )
         if bare is not None and bare.text and tail.text.endswith(bare.text):
             calls = tail.text[: len(tail.text) - len(bare.text)]

@@ -78,7 +78,7 @@ class Frames:
         """What closes a turn without calls."""
 
         def learn() -> str | None:
-            bare = scene.without_calls()
+            bare = scene.with_calls(())
             tails = (self._stand_ins.tail(bare, place, (), False) for place in self._stand_ins.placements(bare))
             return next((tail.text for tail in tails if tail is not None), None)
 
@@ -110,7 +110,7 @@ class Frames:
         def learn() -> tuple[str, str] | None:
             # Kimi shows the reasoning of a last turn only where it calls something.
             for calls in ((), scene.calls or (("call_1", "f"),)):
-                frame = self._stand_ins.reasoning_frame(replace(scene, calls=calls))
+                frame = self._stand_ins.reasoning_frame(scene.with_calls(calls))
                 if frame is not None:
                     return frame
             return None
@@ -136,7 +136,7 @@ class Frames:
 
         Some number the rounds or the results of a conversation, or open a block of results only once.
         """
-        plain = Scene(scene.head, (_CALL,) if role == "tool" else (), scene.tools, scene.template_kwargs)
+        plain = scene.with_calls((_CALL,) if role == "tool" else ())
 
         def learn() -> bool:
             follow = [_RESULT if role == "tool" else _QUESTION]
@@ -162,7 +162,7 @@ class Frames:
             self._cache.clear()
 
     def _cached(self, what: str, scene: Scene, learn: Callable[[], T], *more: object) -> T:
-        key = (what, scene.digest, *more)
+        key = (what, *scene.key, *more)
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)

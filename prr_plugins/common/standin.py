@@ -13,8 +13,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Message = dict[str, Any]
@@ -60,24 +59,28 @@ class Scene:
         if not self.around:
             object.__setattr__(self, "around", _hash([self.head, self.tools, dict(self.template_kwargs)]))
 
-    @cached_property
-    def digest(self) -> bytes:
-        """A hash of all of it."""
-        return self.around + _hash([self.calls, self.content])
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Stands for all of it."""
+        return self.around, self.calls, self.content
+
+    def with_calls(self, calls: tuple[tuple[str | None, str], ...], content: Content = "some") -> Scene:
+        """Another turn under the same system messages, tools and template kwargs."""
+        return Scene(self.head, calls, self.tools, self.template_kwargs, content, self.around)
 
     def with_stand_in_ids(self) -> Scene:
         """The scene with other call ids; itself where it has none or they are such already."""
         if not self.calls or str(self.calls[0][0]).startswith(STAND_IN_ID):
             return self
         calls = tuple((f"{STAND_IN_ID}{index:03}", name) for index, (_, name) in enumerate(self.calls))
-        return replace(self, calls=calls)
+        return self.with_calls(calls, self.content)
 
-    def without_calls(self) -> Scene:
-        return replace(self, calls=(), content="some")
+
+_to_json = json.JSONEncoder(default=str).encode
 
 
 def _hash(value: Any) -> bytes:
-    text = json.dumps(value, default=str)
+    text = _to_json(value)
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
