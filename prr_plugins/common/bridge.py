@@ -28,6 +28,7 @@ from typing import Any, Literal
 from prr_plugins.common.ending import Endings, Refused
 from prr_plugins.common.frames import Frames
 from prr_plugins.common.seam import Seams
+from prr_plugins.common.special import Shield, SpecialTexts
 from prr_plugins.common.standin import Message, Render, Scene, StandIns, Tools, common_prefix, leading, shows_content
 
 __all__ = ["Extension", "Message", "Refusal", "Render", "Span", "TemplateBridge", "Tools"]
@@ -116,6 +117,8 @@ class TemplateBridge:
     added_tokens: text to id of every token the tokenizer never splits (special or not).
     stop: "template" respells a sampled stop token that history spells differently; "sampled" keeps it.
     reasoning_end: what ends reasoning, for templates that never write reasoning themselves.
+    special_tokens: what the text of a special token inside a message becomes: "as_engine" has the whole render encoded,
+        which makes it that token; "as_text" keeps it text (special.py).
 
     Thread-safe. Nothing here raises but what `encode` and `decode` raise.
     """
@@ -130,7 +133,10 @@ class TemplateBridge:
         *,
         stop: Literal["template", "sampled"] = "template",
         reasoning_end: str | None = None,
+        special_tokens: Literal["as_engine", "as_text"] = "as_engine",
     ) -> None:
+        self.special_texts = SpecialTexts(added_tokens)
+        self._as_text = special_tokens == "as_text"
         self._stand_ins = StandIns(render)
         self._seams = Seams(encode, decode, added_tokens)
         self._stop_ids = frozenset(stop_ids)
@@ -197,6 +203,9 @@ class TemplateBridge:
 
         Reads only the end of `turn_ids`, and returns only what comes behind it.
         """
+        shield = self.special_texts.shield() if self._as_text else None
+        if shield is not None:
+            assistant, new_messages = shield.hide(assistant), shield.hide(new_messages)
         try:
             if any(_has_media(message) for message in new_messages):
                 raise Refused("multimodal")
@@ -221,15 +230,43 @@ class TemplateBridge:
             return Refusal(refused.reason, refused.detail)
 
         kept = len(turn_ids) - ending.dropped
-        added = self._seams.encode_after(turn_ids[max(0, kept - _SEAM_TOKENS) : kept], ending.text)
-        if added is None and ending.inserted:
-            # Cut in mid-reasoning, the sampled ids are not what the template's text would be encoded to anyway.
-            added = self._seams.encode(ending.text)
+        front = turn_ids[max(0, kept - _SEAM_TOKENS) : kept]
+        # Cut in mid-reasoning, the sampled ids are not what the template's text would be encoded to anyway.
+        added = self._encode(ending.text, shield, front, alone=ending.inserted > 0)
         if added is None:
             return Refusal("seam")
-        return Continuation(
-            added, ending.dropped, turn.tail.shows_reasoning, ending.text, partial(self._endings.bounds, turn, ending)
-        )
+        bounds = partial(self._endings.bounds, turn, ending)
+        if shield is None:
+            return Continuation(added, ending.dropped, turn.tail.shows_reasoning, ending.text, bounds)
+        text, _ = shield.show(ending.text)
+        places = partial(_places, shield, ending.text, bounds)
+        return Continuation(added, ending.dropped, turn.tail.shows_reasoning, text, places)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int] | None:
+        """The ids of the engine's render of a whole conversation; None where the template does not support it.
+
+        Media are not looked at: what the engine adds for them is no text.
+        """
+        shield = self.special_texts.shield() if self._as_text else None
+        hidden = shield.hide(messages) if shield is not None else messages
+        text = self._stand_ins.render(hidden, tools, add_generation_prompt, template_kwargs or {})
+        return None if text is None else self._encode(text, shield, (), alone=True)
+
+    def _encode(self, text: str, shield: Shield | None, front: Sequence[int], *, alone: bool) -> list[int] | None:
+        """The ids of `text` behind `front`; where a merge would cross the seam, those of the text `alone`, or None."""
+
+        def first(text: str) -> list[int] | None:
+            ids = self._seams.encode_after(front, text) if len(front) else None
+            return self._seams.encode(text) if ids is None and alone else ids
+
+        return first(text) if shield is None else shield.encode(text, first, self._seams.encode, self._seams.decode)
 
     def writes(
         self,
@@ -260,6 +297,10 @@ class TemplateBridge:
             if self._frames.keeps_reasoning(Scene((), (), tools, {**free, name: value})):
                 return name
         return None
+
+
+def _places(shield: Shield, rendered: str, bounds: Callable[[], list[int]]) -> list[int]:
+    return [shield.place(rendered, at) for at in bounds()]
 
 
 def _spans(
