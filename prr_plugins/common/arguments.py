@@ -70,6 +70,7 @@ _TYPE_OF: dict[type, str] = {
     str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object"
 }  # fmt: skip
 _ALL_TYPES = frozenset(_TYPE_OF.values())
+_REFINING = frozenset({"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "nullable"})
 _MAX_DEPTH = 64  # unions and references nested deeper constrain nothing
 
 
@@ -83,13 +84,15 @@ def _allowed(schema: Any, root: Any, known: dict[str, frozenset[str]], depth: in
     # nothing to a union: it starts as the empty set.
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return _ALL_TYPES
+    declared = schema.get("type")
+    if isinstance(declared, str) and _REFINING.isdisjoint(schema):  # the common case, and quick
+        return _with_integer({declared})
     kinds = _ALL_TYPES
     if isinstance(ref := schema.get("$ref"), str) and ref.startswith("#/"):
         if ref not in known:
             known[ref] = frozenset()
             known[ref] = _allowed(_target(ref, root), root, known, depth + 1)
         kinds &= known[ref]
-    declared = schema.get("type")
     if isinstance(declared, str):
         kinds &= _with_integer({declared})
     elif isinstance(declared, list):

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import partial_json_parser
 
@@ -28,8 +28,7 @@ class Tokenizer(Protocol):
     def get_added_vocab(self) -> dict[str, int]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """One span `raw_text[start:end]` (characters) and what it is.
 
     `markup` is whatever belongs to the format itself: markers with their frames, parameter names, closers.

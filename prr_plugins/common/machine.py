@@ -11,12 +11,11 @@ chunk border.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-import regex
 
 from prr_plugins.common.arguments import is_json_object, repair, tool_parameters
 from prr_plugins.common.completion import (
@@ -103,9 +102,10 @@ class Source:
         self._eager = policy == "eager"
         self._base = 0  # characters of raw_text before buf
         self._parts: list[str] = []
-        self._part_starts: list[int] = []
+        self._part_ends: list[int] = []  # as far as `raw` needed them
         self._marks: list[tuple[SegmentKind, int]] = []  # where each segment begins
         self._kind: SegmentKind | None = None
+        self._plain: Callable[[str], object] | None = None  # searches for what would end the text that is flowing
         self._calls = 0
         self._held: tuple[list[Delta], int, SegmentKind | None, int, int, int, int] | None = None
 
@@ -129,6 +129,8 @@ class Source:
                 self.take(kind, len(self.buf))
                 if self.eof:
                     return None
+                if kind is self._kind:
+                    self._plain = find  # until it finds something, `flow` does what this loop would do
             elif not markers.is_partial(m):
                 self.take(kind, m.start())
                 return m.group()
@@ -139,7 +141,7 @@ class Source:
                 self.take(kind, m.start())
             yield
 
-    def decide(self, shape: Shape, ahead: int = 0) -> Generator[None, None, regex.Match[str] | Literal[False] | None]:
+    def decide(self, shape: Shape, ahead: int = 0) -> Generator[None, None, re.Match[str] | Literal[False] | None]:
         """Does `shape` stand `ahead` characters from here? The match, False, or None: the text ended before it showed.
 
         Nothing is consumed. The match's offsets are into `buf`.
@@ -283,10 +285,12 @@ class Source:
         """`raw_text[start:end]` of what was fed so far."""
         if start >= end:
             return ""
-        i = bisect_right(self._part_starts, start) - 1
-        j = bisect_right(self._part_starts, end - 1)
-        first = self._part_starts[i]
-        return "".join(self._parts[i:j])[start - first : end - first]
+        for part in islice(self._parts, len(self._part_ends), None):
+            self._part_ends.append(self._part_ends[-1] + len(part) if self._part_ends else len(part))
+        i = bisect_right(self._part_ends, start)
+        j = bisect_left(self._part_ends, end, i)
+        first = self._part_ends[i - 1] if i else 0
+        return "".join(self._parts[i : j + 1])[start - first : end - first]
 
     # ------------------------------------------------------------------------------------ calls
 
@@ -405,7 +409,7 @@ class Source:
 
     def add(self, text: str) -> None:
         """The next characters of the completion."""
-        self._part_starts.append(self._base + len(self.buf))
+        self._plain = None
         self._parts.append(text)
         if self.pos == len(self.buf):
             self._base += self.pos
@@ -414,6 +418,24 @@ class Source:
             self._base += self.pos
             self.buf = self.buf[self.pos :] + text
         self.pos = 0
+
+    def flow(self, text: str) -> list[Delta] | None:
+        """`add` and `deltas` for text in which nothing stands that a grammar looks for: the common path.
+
+        None where that is not so; nothing is done then.
+        """
+        if self._plain is None or self._plain(text) is not None:
+            return None
+        self._parts.append(text)
+        self._base += self.pos
+        self.buf = text
+        self.pos = len(text)
+        kind = self._kind
+        if kind == "content" or kind == "reasoning":
+            self.out.append(Delta(kind, text))
+        elif self.sink is not None:
+            self.sink(text)
+        return self.deltas()
 
     def deltas(self) -> list[Delta]:
         """What may flow out now."""
@@ -478,6 +500,7 @@ class StreamParser:
         self._tokenizer = tokenizer
         self._source = Source(prompt_tail, tools, reasoning, tool_calls, stream_arguments)
         self._ids: list[int] = []
+        self._finished = False
         self._result: ParsedCompletion | None = None
         self._grammar = self.format.grammar(self._source)
         next(self._grammar, None)  # to its first wait: the prompt's tail is read, `reasoning_open` is true
@@ -501,8 +524,10 @@ class StreamParser:
     @property
     def result(self) -> ParsedCompletion:
         """The parsed completion; there after `finish`."""
-        if self._result is None:
+        if not self._finished:
             raise RuntimeError("the completion is not finished: call finish() first")
+        if self._result is None:
+            self._result = self._made()
         return self._result
 
     def feed(self, text: str, ids: Sequence[int] = ()) -> list[Delta]:
@@ -511,23 +536,32 @@ class StreamParser:
             self._ids.extend(ids)
         if not text:
             return []
-        self._source.add(text)
-        next(self._grammar, None)
-        return self._source.deltas()
+        source = self._source
+        deltas = source.flow(text)
+        if deltas is None:
+            source.add(text)
+            next(self._grammar, None)
+            deltas = source.deltas()
+        return deltas
 
     def finish(self, finish_reason: str = "stop") -> list[Delta]:
         """The completion is over, for OpenAI's `finish_reason` (`length`: it was cut). Flushes what was held back."""
         source = self._source
-        if self._result is not None:
+        if self._finished:
             return []
         source.finish_reason = finish_reason
         source.eof = True
         for _ in self._grammar:
             pass
         source.take("content", len(source.buf))
+        self._finished = True
+        return source.deltas()
+
+    def _made(self) -> ParsedCompletion:
+        source = self._source
         raw_text = "".join(source._parts)
         segments = source.segments(len(raw_text))
-        self._result = ParsedCompletion(
+        return ParsedCompletion(
             format=self.format.name,
             raw_text=raw_text,
             raw_completion_ids=tuple(self._ids) if self._ids else None,
@@ -536,10 +570,9 @@ class StreamParser:
             content=_joined(raw_text, segments, "content"),
             parsed_tool_calls=tuple(source.finished),
             incomplete_calls=tuple(source.unfinished),
-            finish_reason=finish_reason,
+            finish_reason=source.finish_reason,
             tokenizer=self._tokenizer,
         )
-        return source.deltas()
 
 
 def _joined(text: str, segments: Sequence[Segment], kind: SegmentKind) -> str | None:

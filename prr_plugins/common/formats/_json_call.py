@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterator
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.arguments import escape_surrogates, repair
 from prr_plugins.common.completion import IncompleteStatus, SegmentKind

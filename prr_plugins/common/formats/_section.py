@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from functools import partial
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.formats._shared import END, FROM_REASONING, Opener, no_prose
 from prr_plugins.common.machine import Call, Source

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.completion import SegmentKind
 from prr_plugins.common.machine import Source

@@ -15,8 +15,7 @@ behind its separator: a name, or the arguments.
 from __future__ import annotations
 
 from collections.abc import Generator
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.formats import Format
 from prr_plugins.common.formats._section import Section

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
+from re import Match
 from typing import Any
-
-from regex import Match
 
 from prr_plugins.common.arguments import JSON_TEXT, ObjectWriter, accepts, declares
 from prr_plugins.common.formats import Format

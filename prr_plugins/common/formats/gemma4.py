@@ -14,8 +14,7 @@ from text: it closes where `,`, a bracket or a marker follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.arguments import JSON_TEXT, JsonWriter, json_string, value_json
 from prr_plugins.common.formats import Format

@@ -18,8 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator
 from functools import partial
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.arguments import ObjectWriter, declares
 from prr_plugins.common.formats import Format

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
+from re import Match
 from typing import Any
-
-from regex import Match
 
 from prr_plugins.common.arguments import accepts
 from prr_plugins.common.formats import Format

@@ -23,8 +23,7 @@ call's end follows, the response where a channel or the message's end follows, o
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.arguments import JSON_TEXT, ObjectWriter
 from prr_plugins.common.formats import Format

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.arguments import JSON_TEXT, JsonWriter, escape_surrogates, json_string, value_json
 from prr_plugins.common.completion import IncompleteStatus
@@ -46,8 +45,9 @@ _NEXT_JSON_CALL = Shape(rf"\s{{0,16}}+[;,]?+\s{{0,16}}+(?:<\|python_tag\|>\s{{0,
 _MAYBE_CALL = Shape(r"""\{\s{0,64}+(?P<quote>["'])(?:name|type|id|parameters|arguments)(?P=quote)\s{0,8}+:""")
 _LIST_END = Shape(r"\s{0,64}+,?+\s{0,64}+\]")
 
-_WORD = r"[^\W\d]\w{0,255}+"
-_NAME = rf"(?P<name>{_WORD}(?:[.-]\w{{1,255}}+){{0,16}}+)"
+_LETTERS = r"\w\u0080-\U0010ffff"
+_WORD = rf"(?!\d)[{_LETTERS}]{{1,256}}+"
+_NAME = rf"(?P<name>{_WORD}(?:[.-][{_LETTERS}]{{1,255}}+){{0,16}}+)"
 _OPENING = rf"\[\s{{0,64}}+{_NAME}\("
 _KEYWORDS = rf"\s{{0,64}}+(?:\)|{_WORD}\s{{0,8}}+=[^=])"
 _LIST_OPENING = Shape(_OPENING)

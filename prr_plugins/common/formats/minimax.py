@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.arguments import ObjectWriter, declares
 from prr_plugins.common.formats import Format

@@ -14,8 +14,7 @@ marker counts.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-
-from regex import Match
+from re import Match
 
 from prr_plugins.common.completion import IncompleteStatus
 from prr_plugins.common.formats import Format
