@@ -20,9 +20,11 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
+
+from prr_plugins.common.standin import common_prefix
 
 _NOT_TEXT = frozenset({"role", "type"})
 """Fields whose values templates and engines compare; what stands in them is no text for the model."""
@@ -34,12 +36,11 @@ class SpecialTexts:
     def __init__(self, added_tokens: Mapping[str, int]) -> None:
         self.ids = {text: token for text, token in added_tokens.items() if len(text) > 1 and text.strip()}
         self.special = frozenset(self.ids.values())
-        longest_first = sorted(self.ids, key=len, reverse=True)
-        self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self.pattern = re.compile(_any_of(self.ids) if self.ids else r"(?!)")
         self.longest = max(map(len, self.ids), default=0)
         self._heads = frozenset(text[:n] for text in self.ids for n in range(1, len(text)))
         self._tails = frozenset(text[n:] for text in self.ids for n in range(1, len(text)))
-        self._all = "\0".join(longest_first)
+        self._all = "\0".join(self.ids)
         # Letters only, random: no template, JSON writer or tokenizer changes it, no message holds it.
         self.mark = "".join(chr(ord("a") + byte % 26) for byte in secrets.token_bytes(20))
 
@@ -198,6 +199,21 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _strings(item)
+
+
+def _any_of(texts: Iterable[str]) -> str:
+    """A pattern for the longest of `texts` that tries each character once: there may be thousands that begin alike."""
+    branches: dict[str, list[str]] = {}
+    for text in texts:
+        branches.setdefault(text[:1], []).append(text[1:])
+    ends = branches.pop("", None) is not None
+    written = []
+    for first, rests in branches.items():
+        first_one, last_one = min(rests), max(rests)
+        common = first_one[: common_prefix(first_one, last_one)]
+        deeper = [rest[len(common) :] for rest in rests]
+        written.append(re.escape(first + common) + (_any_of(deeper) if deeper != [""] else ""))
+    return f"(?:{'|'.join(written)}){'?' if ends else ''}"
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
