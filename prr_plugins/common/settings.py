@@ -17,6 +17,8 @@ Retention = Literal["auto", "all", "template"]
 StopSpelling = Literal["template", "sampled"]
 StreamArguments = Literal["eager", "complete"]
 OnMiss = Literal["render", "error"]
+Overflow = Literal["error", "drop_oldest_cycles"]
+SpecialTokens = Literal["as_engine", "as_text"]
 Fault = Literal["parse", "capture", "store", "bridge", "splice"]
 
 PREFIX = "PRR_"
@@ -78,6 +80,13 @@ def _share(text: str) -> float:
     return value
 
 
+def _tokens(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
 def _header(text: str) -> str | None:
     if any(not (c.isalnum() or c in "-_") or not c.isascii() for c in text):
         raise ValueError
@@ -105,6 +114,14 @@ SETTINGS: tuple[Setting, ...] = (
          "send a call's arguments as they come, or when the call is closed"),
     _row("ON_MISS", "on_miss", "render", _choice("render", "error"),
          "what a request gets whose history holds a turn that cannot be spliced"),
+    _row("SPECIAL_TOKENS", "special_tokens", "as_engine", _choice("as_engine", "as_text"),
+         "what the text of a special token inside a message becomes in what a splice appends"),
+    _row("OVERFLOW", "overflow", "error", _choice("error", "drop_oldest_cycles"),
+         "what a conversation gets that does not fit the window: the engine's error, or its oldest messages dropped"),
+    _row("OVERFLOW_TARGET", "overflow_target", 0.75, (_share, "a share from 0 to 1"),
+         "share of the room for the prompt that is filled after dropping messages"),
+    _row("OUTPUT_RESERVE", "output_reserve", 1024, (_tokens, "a number of tokens"),
+         "tokens kept free for the completion, with PRR_OVERFLOW, where a request names no limit"),
     _row("VERIFY", "verify", 0.0, (_share, "a share from 0 to 1"),
          "share of spliced requests checked against a full render of their history"),
     _row("ADMIN", "admin", False, (_flag, "1 | 0"),
@@ -128,6 +145,10 @@ class Settings:
     tenant_header: str | None = None
     stream_arguments: StreamArguments = "eager"
     on_miss: OnMiss = "render"
+    special_tokens: SpecialTokens = "as_engine"
+    overflow: Overflow = "error"
+    overflow_target: float = 0.75
+    output_reserve: int = 1024
     verify: float = 0.0
     admin: bool = False
     test: bool = False

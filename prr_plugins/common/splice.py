@@ -30,7 +30,7 @@ from prr_plugins.common.store import Store, Turn, TurnStore, turn_id
 
 logger = logging.getLogger(__name__)
 
-Outcome = Literal["spliced", "first_turn", "refused", "fallback"]
+Outcome = Literal["spliced", "first_turn", "refused", "fallback", "trimmed"]
 
 _SYSTEM = ("system", "developer")
 _SHARED_STEM = 64
@@ -78,6 +78,8 @@ class Context:
     retained_tokens: int = 0
     appended: tuple[list[Message], str] | None = None
     """Of a spliced prompt: all messages as rendered, and the text behind the turn."""
+    whole: Chain | None = None
+    """The history as the client sent it, where `conversation` lacks some of its messages (overflow.py)."""
     sibling: tuple[Turn, list[int]] | None = None
     """The first turn recorded for this request, with its prompt: with n > 1 the others share it."""
 
@@ -92,6 +94,8 @@ class Plan:
     retained_reasoning_tokens: tokens of sampled reasoning in `prompt_ids` that the template would drop.
     observed_tokens: with mode "observe", the tokens that would have been kept.
     hides_reasoning: `prompt_ids` contain reasoning that the client never received: do not show the ids.
+    dropped: indices of the client's messages that were left out to fit the window (overflow.py).
+    special_texts: how often the text of a special token stands in the messages behind the last assistant message.
     error: with PRR_ON_MISS=error, the message to fail the request with; else None.
     context: opaque, for `record`; None where the turn is not to be recorded.
     """
@@ -104,6 +108,8 @@ class Plan:
     observed_tokens: int = 0
     respelled_stop: bool = False
     hides_reasoning: bool = False
+    dropped: tuple[int, ...] = ()
+    special_texts: int = 0
     error: str | None = None
     context: Context | None = None
 
@@ -138,11 +144,14 @@ class Splicer:
             return Plan("refused", "off")
         stage = ["splice"]
         context: Context | None = None
+        special_texts = 0
         try:
             self._fault("splice")
             if conversation.continue_final_message:
                 raise _Refused("continue_final_message")
             context = self._context(conversation)
+            news = conversation.messages[context.answered[-1] + 1 if context.answered else 0 :]
+            special_texts = self.bridge.special_texts.count(news)
             plan = self._splice(context, stage)
         except _Refused as refused:
             plan = Plan("refused", refused.reason, context=context)
@@ -153,6 +162,8 @@ class Splicer:
         except Exception as error:
             self._log(stage[0], error)
             plan = Plan("fallback", f"error_{stage[0]}", context=context)
+        if special_texts:
+            plan = replace(plan, special_texts=special_texts)
         if mode == "observe":
             return self._unused(plan, "observe") if plan.outcome == "spliced" else plan
         if self.settings.on_miss == "error" and plan.outcome in ("refused", "fallback"):
@@ -174,6 +185,12 @@ class Splicer:
                 add("prr_respelled_stops_total", int(plan.respelled_stop))
                 if self.settings.verify and random.random() < self.settings.verify:
                     self._verify(plan)
+            if plan.special_texts:
+                add("prr_special_token_texts_total", plan.special_texts)
+            if plan.dropped:
+                add("prr_overflow_dropped_messages_total", len(plan.dropped))
+                logger.info("prr: %d messages dropped to fit the window; the rest are %d tokens",
+                            len(plan.dropped), len(plan.prompt_ids or ()))  # fmt: skip
             if plan.observed_tokens:
                 add("prr_observed_kept_tokens_total", plan.observed_tokens)
         except Exception as error:
@@ -242,8 +259,10 @@ class Splicer:
         kwargs = conversation.template_kwargs or {}
         lora, tenant = conversation.lora, conversation.tenant
         root = root_key(
-            "turn", conversation.model, lora, tenant, conversation.template_id, kwargs, conversation.tools or []
-        )
+            "turn", conversation.model, lora, tenant, conversation.template_id, kwargs, conversation.tools or [],
+            # Under another policy a stored turn may stand for a history of which it holds only a part.
+            *([self.settings.overflow] if self.settings.overflow != "error" else []),
+        )  # fmt: skip
         chain = Chain(conversation.messages)
         answered = [index for index, link in enumerate(chain.links) if link.role == "assistant"]
         return Context(conversation, chain, root, answered)
@@ -367,7 +386,13 @@ class Splicer:
     def _unused(self, plan: Plan, reason: str) -> Plan:
         if plan.context is not None:
             plan.context.used = False
-        return Plan("refused", reason, observed_tokens=plan.kept_tokens, context=plan.context)
+        return Plan(
+            "refused",
+            reason,
+            observed_tokens=plan.kept_tokens,
+            special_texts=plan.special_texts,
+            context=plan.context,
+        )
 
     # record
 
@@ -380,7 +405,8 @@ class Splicer:
         also: Sequence[Message],
     ) -> Turn:
         parent, start = self._stem(context, prompt_ids)
-        forms = [context.chain.follow(form) for form in (message, *also)]
+        chains = [context.chain, *([context.whole] if context.whole is not None else [])]
+        forms = [chain.follow(form) for chain in chains for form in (message, *also)]
         keys = tuple(dict.fromkeys(turn_key(context.root, form.digest) for form in forms))
         ids = array("I", prompt_ids[start:])
         ids.extend(completion_ids)

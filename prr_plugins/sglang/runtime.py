@@ -48,6 +48,7 @@ class Runtime(BaseRuntime):
             stop_ids(serving),
             tokenizer.get_added_vocab(),
             stop=settings.stop,
+            special_tokens=settings.special_tokens,
             reasoning_end=fmt.reasoning_end,
         )
         self.splicer = Splicer(bridge, self.store, settings, self.metrics)

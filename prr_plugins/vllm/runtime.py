@@ -48,6 +48,8 @@ class Runtime(BaseRuntime):
             stop_ids(renderer),
             tokenizer.get_added_vocab(),
             stop=settings.stop,
+            # openai-harmony itself never makes a special token of a message's text.
+            special_tokens="as_text" if self.harmony else settings.special_tokens,
             reasoning_end=renderer.parser.prr_format.reasoning_end,
         )
         self.splicer = Splicer(bridge, self.store, settings, self.metrics)
