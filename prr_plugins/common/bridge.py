@@ -28,7 +28,7 @@ from typing import Any, Literal
 from prr_plugins.common.ending import Endings, Refused
 from prr_plugins.common.frames import Frames
 from prr_plugins.common.seam import Seams
-from prr_plugins.common.special import Shield, SpecialTexts
+from prr_plugins.common.special import Shield, SpecialTexts, texts_of
 from prr_plugins.common.standin import Message, Render, Scene, StandIns, Tools, common_prefix, leading, shows_content
 
 __all__ = ["Extension", "Message", "Refusal", "Render", "Span", "TemplateBridge", "Tools"]
@@ -258,6 +258,29 @@ class TemplateBridge:
         hidden = shield.hide(messages) if shield is not None else messages
         text = self._stand_ins.render(hidden, tools, add_generation_prompt, template_kwargs or {})
         return None if text is None else self._encode(text, shield, (), alone=True)
+
+    def count(
+        self,
+        messages: Sequence[Message],
+        at_most: int = 0,
+        *,
+        tools: Tools = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> int | None:
+        """Tokens of the engine's render, None where the template does not support the messages.
+
+        Exact only above `at_most`: a text with no more bytes has no more tokens, and is not encoded.
+        """
+        text = self._stand_ins.render(messages, tools, add_generation_prompt, template_kwargs or {})
+        if text is None:
+            return None
+        size = len(text.encode(errors="replace"))
+        return size if size <= at_most else len(self._seams.encode(text))
+
+    def size(self, message: Message) -> int:
+        """Tokens of all text in a message."""
+        return sum(len(self._seams.encode(text)) for text in texts_of(message))
 
     def _encode(self, text: str, shield: Shield | None, front: Sequence[int], *, alone: bool) -> list[int] | None:
         """The ids of `text` behind `front`; where a merge would cross the seam, those of the text `alone`, or None."""

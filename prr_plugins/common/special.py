@@ -46,7 +46,7 @@ class SpecialTexts:
 
     def count(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """How often the text of a special token stands in the messages."""
-        return sum(len(self.pattern.findall(text)) for message in messages for text in _strings(message))
+        return sum(len(self.pattern.findall(text)) for message in messages for text in texts_of(message))
 
     def doubtful(self, text: str) -> list[tuple[int, int]]:
         """Spans of `text`, in order, that are special tokens or may become parts of one beside other text."""
@@ -189,16 +189,17 @@ class Shield:
         yield rendered[at:], ""
 
 
-def _strings(value: Any) -> Iterator[str]:
+def texts_of(value: Any) -> Iterator[str]:
+    """Every text in a message that may reach the prompt."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for name, field in value.items():
             if name not in _NOT_TEXT:
-                yield from _strings(field)
+                yield from texts_of(field)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _strings(item)
+            yield from texts_of(item)
 
 
 def _any_of(texts: Iterable[str]) -> str:

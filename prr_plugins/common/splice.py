@@ -174,6 +174,11 @@ class Splicer:
         """The same plan, not used, for a reason that only the engine knows (`too_long`)."""
         return replace(self._unused(plan, reason), observed_tokens=0)
 
+    def failed(self, plan: Plan, stage: str, error: Exception) -> Plan:
+        """The same plan, not used, for a fault of ours in what came after it."""
+        self._log(stage, error)
+        return replace(self._unused(plan, f"error_{stage}"), outcome="fallback", observed_tokens=0)
+
     def settle(self, plan: Plan) -> None:
         """Count what happened to the request; verify a share of spliced ones. Call once, when the prompt is final."""
         add = self.metrics.add
