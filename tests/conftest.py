@@ -46,7 +46,13 @@ def stock_server(qwen_dir: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def server(qwen_dir: Path) -> Iterator[Server]:
     """Qwen3.6 with `prr_qwen3` for both parser flags."""
-    env = {"PRR_ADMIN": "1", "PRR_TENANT_HEADER": "X-Tenant", "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
-    start = serve if ENGINE == "vllm" else serve_sglang
-    with start(qwen_dir, tool_parser="prr_qwen3", reasoning_parser="prr_qwen3", env=env) as running:
+    env = {"PRR_ADMIN": "1", "PRR_TENANT_HEADER": "X-Tenant"}
+    halves = {"tool_parser": "prr_qwen3", "reasoning_parser": "prr_qwen3"}
+    if ENGINE == "sglang":
+        with serve_sglang(qwen_dir, env=env, **halves) as running:
+            yield running
+        return
+    # `previous_response_id` and the `/render` routes are vLLM's to allow
+    env |= {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
+    with serve(qwen_dir, "--enable-scale-out", env=env, **halves) as running:
         yield running

@@ -414,6 +414,13 @@ def test_an_issued_call_id_proves_the_owner_of_all_before_it(engine: Engine) -> 
     assert engine.outcome() == ("refused", "no_possession")
 
 
+def test_owners_to_whom_the_model_said_the_same(engine: Engine) -> None:
+    """Equal ids, but each of them has a call id of its own."""
+    for message in [engine.ask([USER], calls=[call(cmd="ls")], hidden=True) for _ in range(2)]:
+        engine.ask([USER, message, *results(message, "a")], hidden=True)
+        assert engine.outcome() == ("spliced", "")
+
+
 def test_a_native_call_id_can_be_guessed_and_proves_nothing(make: Callable[..., Engine]) -> None:
     engine = make("kimi-k2.6")
     message = engine.ask([USER], calls=[call(cmd="ls")], native=("functions.bash:0",), hidden=True)

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from conftest import TOOLS, Chat, call_text
+from test_chat import user
 from test_surfaces import BOTH, events
 
 pytestmark = pytest.mark.server
@@ -45,7 +46,7 @@ class Response:
 def ask(talk: Chat, items: str | list[Item], text: str, *, stream: bool = False, **fields: Any) -> Response:
     body = {
         "model": talk.server.model,
-        "input": items,
+        "input": user(items) if isinstance(items, str) and "previous_response_id" not in fields else items,
         "tools": RESPONSES_TOOLS,
         "max_output_tokens": 300,
         "vllm_xargs": {"script_ids": talk.ids(text)},
@@ -89,7 +90,7 @@ def without_reasoning(output: list[Item]) -> list[Item]:
 @BOTH
 @pytest.mark.parametrize("keep", [list, without_reasoning], ids=["reasoning returned", "reasoning dropped"])
 def test_the_whole_history(talk: Chat, stream: bool, keep: Any) -> None:
-    items: list[Item] = [{"role": "user", "content": f"edit {stream} {keep.__name__}"}]
+    items: list[Item] = user(f"edit {stream} {keep.__name__}")
     first = ask(talk, items, CALLS, stream=stream)
     assert first.prr["outcome"] == "first_turn"
     items += [*keep(first.output), *first.results()]
@@ -117,7 +118,7 @@ def test_behind_a_previous_response(talk: Chat, stream: bool) -> None:
 
 def test_text_behind_a_call_is_one_turn(talk: Chat) -> None:
     """A stream makes three items of it; vLLM makes two messages of these."""
-    items: list[Item] = [{"role": "user", "content": "around"}]
+    items: list[Item] = user("around")
     first = ask(talk, items, f"r</think>\n\nFirst.{call_text('a')}Then.", stream=True)
     assert [item["type"] for item in first.output] == ["reasoning", "message", "function_call", "message"]
     items += [*first.output, *first.results()]
@@ -134,7 +135,7 @@ def test_other_instructions_are_another_conversation(talk: Chat) -> None:
 
 
 def test_an_edit_is_never_spliced_over(talk: Chat) -> None:
-    items: list[Item] = [{"role": "user", "content": "edits"}]
+    items: list[Item] = user("edits")
     first = ask(talk, items, CALLS)
     for place, name in ((1, "arguments"), (2, "name")):
         output = [dict(item) for item in without_reasoning(first.output)]
@@ -144,7 +145,7 @@ def test_an_edit_is_never_spliced_over(talk: Chat) -> None:
 
 @BOTH
 def test_cut_by_the_limit(talk: Chat, stream: bool) -> None:
-    items: list[Item] = [{"role": "user", "content": f"cut {stream}"}]
+    items: list[Item] = user(f"cut {stream}")
     first = ask(talk, items, "r</think>\n\none two three four five six", stream=stream, max_output_tokens=6)
     assert first.data["status"] == "incomplete"
     items += [*without_reasoning(first.output), {"role": "user", "content": "go on"}]
@@ -164,7 +165,7 @@ def test_hidden_reasoning_stays_hidden(talk: Chat, stream: bool) -> None:
 
 
 def test_modes_and_refusals_by_name(talk: Chat) -> None:
-    items: list[Item] = [{"role": "user", "content": "modes"}]
+    items: list[Item] = user("modes")
     first = ask(talk, items, "r</think>\n\nHi.")
     items += [*first.output, {"role": "user", "content": "on"}]
     named: list[tuple[dict[str, Any], str]] = [
@@ -188,7 +189,7 @@ def test_modes_and_refusals_by_name(talk: Chat) -> None:
 def test_a_response_read_later(talk: Chat) -> None:
     """`background`: the response is made behind the client's back, and spliced and recorded as ever."""
     body = {
-        "model": talk.server.model, "input": "later", "tools": RESPONSES_TOOLS, "background": True, "store": True,
+        "model": talk.server.model, "input": user("later"), "tools": RESPONSES_TOOLS, "background": True, "store": True,
         "vllm_xargs": {"script_ids": talk.ids(CALLS)}, "enable_response_messages": True, "prr": True,
         "max_output_tokens": 300,
     }  # fmt: skip
