@@ -37,6 +37,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("prr_store_bytes", "gauge", "Bytes held by the turn store"),
     Metric("prr_store_turns", "gauge", "Turns held by the turn store"),
     Metric("prr_store_evictions_total", "counter", "Turns dropped from the store", ("cause",)),
+    Metric("prr_store_errors_total", "counter", "What went wrong with the shared store", ("kind",)),
+    Metric("prr_store_fetched_turns_total", "counter", "Turns that came from the shared store"),
+    Metric("prr_store_shared_turns_total", "counter", "Turns that were put into the shared store"),
+    Metric("prr_seconds_total", "counter", "Time that requests spent on their turns", ("stage",)),
 )  # fmt: skip
 
 Labels = tuple[str, ...]

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings, SpliceMode
-from prr_plugins.common.store import Store, TurnStore
+from prr_plugins.common.store import TurnStore
 from prr_plugins.common.switch import Switch
+
+if TYPE_CHECKING:
+    from prr_plugins.common.redis_store import SharedStore
 
 
 class BaseRuntime:
     """missing_hooks: names of the engine's hooks that are not in order; with any, nothing is spliced.
 
     metrics: where this engine exports them. logger: one that writes where the engine's log goes.
+    shared: `store`, where that one shares its turns (PRR_STORE_URL).
     """
 
     def __init__(
@@ -28,7 +32,13 @@ class BaseRuntime:
         self.metrics = metrics
         self.switch = Switch(settings.splice)
         self.missing_hooks = list(missing_hooks)
-        self.store: Store = TurnStore(settings.store_bytes, settings.store_ttl, on_evict=self._evicted)
+        self.shared: SharedStore | None = None
+        if settings.store_url is None:
+            self.store = TurnStore(settings.store_bytes, settings.store_ttl, on_evict=self._evicted)
+        else:
+            from prr_plugins.common.redis_store import SharedStore
+
+            self.store = self.shared = SharedStore(settings, metrics, on_evict=self._evicted)
         self._logger = logger
 
     def mode(self, wanted: SpliceMode | None) -> SpliceMode:

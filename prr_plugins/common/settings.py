@@ -8,9 +8,14 @@ declared is not an error (an older release may share the environment) but is rep
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from prr_plugins.common.turn_code import read_keys
 
 SpliceMode = Literal["on", "observe", "off"]
 Retention = Literal["auto", "all", "template"]
@@ -29,8 +34,22 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A value that is shown nowhere: printed it is `shown`."""
+
+    value: str
+    shown: str = "***"
+
+    def __repr__(self) -> str:
+        return self.shown
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: an environment variable, how it is read and what it means."""
+    """One row of the table: an environment variable, how it is read and what it means.
+
+    secret: its value does not appear in messages.
+    """
 
     variable: str
     field: str
@@ -38,6 +57,7 @@ class Setting:
     read: Callable[[str], Any]
     accepts: str
     help: str
+    secret: bool = False
 
 
 def _choice(*choices: str) -> tuple[Callable[[str], str], str]:
@@ -66,11 +86,11 @@ def _size(text: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float | None:
+def _seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
         raise ValueError
-    return value or None
+    return value
 
 
 def _share(text: str) -> float:
@@ -93,8 +113,46 @@ def _header(text: str) -> str | None:
     return text.lower() or None
 
 
-def _row(variable: str, field_name: str, default: Any, kind: tuple[Callable[[str], Any], str], text: str) -> Setting:
-    return Setting(PREFIX + variable, field_name, default, kind[0], kind[1], text)
+def _milliseconds(text: str) -> float:
+    """As seconds."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value / 1000
+
+
+def _url(text: str) -> Secret:
+    parts = urlsplit(text)
+    if parts.scheme not in ("redis", "rediss", "unix") or not (
+        parts.hostname or (parts.scheme == "unix" and parts.path)
+    ):
+        raise ValueError
+    _ = parts.port  # raises where it is no number
+    secret = parts.netloc.rpartition("@")[0]
+    return Secret(text, f"{parts.scheme}://{'***@' if secret else ''}{parts.netloc.rpartition('@')[2]}{parts.path}")
+
+
+def _keys(text: str) -> Secret:
+    read_keys(text)
+    return Secret(text)
+
+
+def _prefix(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", text):
+        raise ValueError
+    return text
+
+
+def _row(
+    variable: str,
+    field_name: str,
+    default: Any,
+    kind: tuple[Callable[[str], Any], str],
+    text: str,
+    *,
+    secret: bool = False,
+) -> Setting:
+    return Setting(PREFIX + variable, field_name, default, kind[0], kind[1], text, secret)
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -107,7 +165,23 @@ SETTINGS: tuple[Setting, ...] = (
     _row("STORE_BYTES", "store_bytes", 1 << 30, (_size, "bytes, such as 536870912 or 512M"),
          "memory bound of the turn store"),
     _row("STORE_TTL", "store_ttl", None, (_seconds, "seconds, 0 for no limit"),
-         "forget a turn this long after its last use"),
+         "forget a turn this long after its last use (not set: no limit in the process, a day in a shared store)"),
+    _row("STORE_URL", "store_url", None, (_url, "redis://HOST:PORT/DB, rediss://... (TLS) or unix:///PATH"),
+         "share turns with other processes and replicas through this Redis or Valkey", secret=True),
+    _row("STORE_USER", "store_user", None, (str, "a name"),
+         "its user, where the URL names none"),
+    _row("STORE_PASSWORD", "store_password", None, (Secret, "text"),
+         "its password, where the URL holds none", secret=True),
+    _row("STORE_CA", "store_ca", None, (str, "the path of a PEM file"),
+         "certificate authorities that its TLS certificate is checked against (not set: the system's)"),
+    _row("STORE_PREFIX", "store_prefix", "prr", (_prefix, "letters, digits and _ . : -"),
+         "what the names of all its keys begin with"),
+    _row("STORE_TIMEOUT", "store_timeout", 0.05, (_milliseconds, "milliseconds"),
+         "how long a request waits for it (milliseconds)"),
+    _row("STORE_TURN_BYTES", "store_turn_bytes", 8 << 20, (_size, "bytes, such as 536870912 or 512M"),
+         "a turn that takes more is not shared"),
+    _row("STORE_KEY", "store_key", None, (_keys, "32 bytes in base64 or hex; comma-separated, the first encrypts"),
+         "encrypt shared turns (AES-256-GCM)", secret=True),
     _row("TENANT_HEADER", "tenant_header", None, (_header, "the name of an HTTP header"),
          "request header that names the tenant where the request has no cache_salt"),
     _row("STREAM_ARGUMENTS", "stream_arguments", "eager", _choice("eager", "complete"),
@@ -142,6 +216,14 @@ class Settings:
     stop: StopSpelling = "template"
     store_bytes: int = 1 << 30
     store_ttl: float | None = None
+    store_url: Secret | None = None
+    store_user: str | None = None
+    store_password: Secret | None = None
+    store_ca: str | None = None
+    store_prefix: str = "prr"
+    store_timeout: float = 0.05
+    store_turn_bytes: int = 8 << 20
+    store_key: Secret | None = None
     tenant_header: str | None = None
     stream_arguments: StreamArguments = "eager"
     on_miss: OnMiss = "render"
@@ -170,15 +252,27 @@ class Settings:
             try:
                 values[setting.field] = setting.read(text)
             except ValueError:
-                raise SettingsError(
-                    f"{setting.variable}={text!r} is not accepted; it takes {setting.accepts}"
-                ) from None
+                shown = "" if setting.secret else f"={text!r}"
+                raise SettingsError(f"{setting.variable}{shown} is not accepted; it takes {setting.accepts}") from None
+        for variable, name, package, extra in _NEEDS:
+            if values.get(name) is not None and importlib.util.find_spec(package) is None:
+                raise SettingsError(f"{variable} needs the package {package}: pip install 'prr-plugins[{extra}]'")
         warnings = _unknown(environ)
+        if values.get("store_url") is None:
+            unused = [s.variable for s in SETTINGS if s.field in values and s.field in _SHARED_ONLY]
+            warnings += [f"{variable} does nothing without PRR_STORE_URL" for variable in unused]
         if values.get("fault") and not values.get("test"):
             del values["fault"]
             warnings.append("PRR_FAULT is ignored: it needs PRR_TEST=1")
         return cls(**values, warnings=tuple(warnings))
 
+
+_NEEDS = (
+    ("PRR_STORE_URL", "store_url", "redis", "redis"),
+    ("PRR_STORE_KEY", "store_key", "cryptography", "encryption"),
+)
+_SHARED_ONLY = frozenset({"store_user", "store_password", "store_ca", "store_prefix", "store_timeout",
+                          "store_turn_bytes", "store_key"})  # fmt: skip
 
 # Read by other parts of the project (set-up, test and model tools), not by a server.
 NOT_SETTINGS = frozenset({"PRR_CACHE", "PRR_MODELS"})

@@ -5,6 +5,10 @@ A request's life: `plan = splicer.plan(conversation)`; the engine uses `plan.pro
 when the completion is there, `splicer.record(plan.context, ...)` stores the turn. A preview (a token
 count, a render route) calls `plan` alone.
 
+With a shared store, `plan` waits for it and `record` does not put the turn there. An engine that must not wait calls
+`context = splicer.prepare(conversation)`, fetches `context.lookup` itself and gives the answer to `plan` in
+`context.known`; the turn that `record` returns is for `SharedStore.share`.
+
 Nothing here raises: any fault ends as outcome "fallback" with reason `error_<stage>` and one log line that
 holds no content.
 """
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +31,7 @@ from prr_plugins.common.lineage import Ambiguous, Match
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings, SpliceMode
 from prr_plugins.common.standin import common_prefix
-from prr_plugins.common.store import Store, Turn, TurnStore, turn_id
+from prr_plugins.common.store import Lookup, Store, Turn, TurnStore, tenant_tag, turn_id
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +76,10 @@ class Context:
     root: bytes
     answered: list[int]
     """Indices of the assistant messages."""
+    lookup: Lookup | None = None
+    """What to ask the store for; None where the history has no turn."""
+    known: Sequence[bytes] | None = None
+    """The store's answer: fingerprints of what is under the loose key. None: not asked yet."""
     match: Match | None = None
     match_ids: list[int] = field(default_factory=list)
     used: bool = False
@@ -137,8 +146,23 @@ class Splicer:
         self.metrics = metrics
         self.mode: SpliceMode = settings.splice
 
-    def plan(self, conversation: Conversation, mode: SpliceMode | None = None) -> Plan:
-        """What to do with this request's prompt. Synchronous, never raises, counts nothing."""
+    def prepare(self, conversation: Conversation) -> Context | None:
+        """What `plan` needs first, made apart from it; None where it is better left to that. Never raises."""
+        if conversation.continue_final_message:
+            return None
+        try:
+            return self._context(conversation)
+        except Exception:  # `plan` meets it again, and says what it is
+            return None
+
+    def plan(self, conversation: Conversation, mode: SpliceMode | None = None, prepared: Context | None = None) -> Plan:
+        """What to do with this request's prompt. Synchronous, never raises, counts no request."""
+        began = time.perf_counter()
+        plan = self._plan(conversation, mode, prepared)
+        self.metrics.add("prr_seconds_total", time.perf_counter() - began, "plan")
+        return plan
+
+    def _plan(self, conversation: Conversation, mode: SpliceMode | None, prepared: Context | None) -> Plan:
         mode = mode or self.mode
         if mode == "off":
             return Plan("refused", "off")
@@ -149,7 +173,7 @@ class Splicer:
             self._fault("splice")
             if conversation.continue_final_message:
                 raise _Refused("continue_final_message")
-            context = self._context(conversation)
+            context = prepared or self._context(conversation)
             news = conversation.messages[context.answered[-1] + 1 if context.answered else 0 :]
             special_texts = self.bridge.special_texts.count(news)
             plan = self._splice(context, stage)
@@ -214,8 +238,8 @@ class Splicer:
         native_call_ids: Sequence[str | None] = (),
         hidden_reasoning: bool = False,
         dropped_calls: bool = False,
-    ) -> None:
-        """Store one finished turn. Never raises. With n > 1, call it once for each choice.
+    ) -> Turn | None:
+        """Store one finished turn; the turn, if it was. Never raises. With n > 1, call it once for each choice.
 
         context: `Plan.context` of the request, whatever the plan's outcome was; None: nothing is stored.
         prompt_ids: the ids the engine really used.
@@ -229,7 +253,8 @@ class Splicer:
         dropped_calls: the completion holds calls that `message` does not (`parallel_tool_calls=false`).
         """
         if context is None:
-            return
+            return None
+        began = time.perf_counter()
         stage = "capture"
         try:
             self._fault("capture")
@@ -244,8 +269,6 @@ class Splicer:
                 hidden=hidden_reasoning and end > start,
                 dropped_calls=dropped_calls,
             )
-            if turn.hidden:  # else clients to whom the model said the same would share the call ids of one of them
-                turn = replace(turn, id=root_key(turn.id.hex(), turn.call_ids))
             stage = "store"
             self._fault("store")
             stored = self.store.put(turn)
@@ -255,10 +278,13 @@ class Splicer:
             if isinstance(self.store, TurnStore):
                 self.metrics.set("prr_store_bytes", self.store.size)
                 self.metrics.set("prr_store_turns", len(self.store))
+            self.metrics.add("prr_seconds_total", time.perf_counter() - began, "record")
+            return turn if stored else None
         except Exception as error:
             self._log(stage, error)
             self.metrics.add("prr_records_total", 1, "fallback", f"error_{stage}")
             self.metrics.add("prr_turns_total", 1, "fallback", f"error_{stage}")
+            return None
 
     # plan
 
@@ -272,18 +298,28 @@ class Splicer:
         )  # fmt: skip
         chain = Chain(conversation.messages)
         answered = [index for index, link in enumerate(chain.links) if link.role == "assistant"]
-        return Context(conversation, chain, root, answered)
+        if not answered:
+            return Context(conversation, chain, root, answered)
+        lookup = Lookup(
+            keys=tuple(turn_key(root, chain.links[index].digest) for index in reversed(answered)),
+            loose=self._loose_key(conversation, chain.links[answered[-1]].digest),
+            tenant=tenant_tag(tenant),
+            fingerprint=_fingerprint(conversation),
+        )
+        return Context(conversation, chain, root, answered, lookup)
 
     def _splice(self, context: Context, stage: list[str]) -> Plan:
         conversation, links, answered = context.conversation, context.chain.links, context.answered
-        if not answered:
+        if context.lookup is None:
             return Plan("first_turn", context=context)
         stage[0] = "store"
         self._fault("store")
-        turns = [(index, turn_key(context.root, links[index].digest)) for index in answered]
+        if context.known is None:
+            context.known = self.store.fetch(context.lookup)
+        turns = list(zip(answered, reversed(context.lookup.keys), strict=True))
         match = lineage.deepest(self.store, links, turns)
         if match is None:
-            raise _Refused(self._changed(context, answered[-1]) or "unknown_turn")
+            raise _Refused(self._changed(context) or "unknown_turn")
         self.store.touch(match.lineage)
         context.match, context.match_ids = match, match.ids()
         stage[0] = "splice"
@@ -379,14 +415,12 @@ class Splicer:
         if not agrees:
             logger.warning("prr: a spliced prompt disagrees with a full render of its history")
 
-    def _changed(self, context: Context, last: int) -> str | None:
+    def _changed(self, context: Context) -> str | None:
         """What keeps a turn from being found whose messages are all there; None where it is something else."""
-        loose = self._loose_key(context.conversation, context.chain.links[last].digest)
-        (turns,) = self.store.find([loose])
         now = _fingerprint(context.conversation)
-        for turn in reversed(turns):
+        for fingerprint in reversed(context.known or ()):
             for place, what in enumerate(_FINGERPRINTED):
-                if turn.fingerprint[4 * place : 4 * place + 4] != now[4 * place : 4 * place + 4]:
+                if fingerprint[4 * place : 4 * place + 4] != now[4 * place : 4 * place + 4]:
                     return f"{what}_changed"
         return None
 
@@ -431,6 +465,7 @@ class Splicer:
             call_ids=call_ids(message),
             reasoning=lineage.reasoning_hash(reasoning_of(message)),
             fingerprint=_fingerprint(context.conversation),
+            tenant=tenant_tag(context.conversation.tenant),
         )
 
     def _stem(self, context: Context, prompt_ids: list[int]) -> tuple[Turn | None, int]:

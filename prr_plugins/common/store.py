@@ -2,10 +2,10 @@
 
 A turn stores its own ids only: what its prompt added to an earlier turn, and the completion. A conversation costs its
 length once, at four bytes a token, and forks share their stem. Turns form a tree; what is dropped first is the
-least recently used leaf, so that no stored turn ever loses the ids it stands on.
+least recently used turn, and to use a turn is to use all that it stands on: no stored turn ever loses those.
 
-`Store` is what the splicer needs. All keys of a request are known before it looks anything up, so a shared store
-answers in one round trip.
+`Store` is what the splicer needs. All keys of a request are known before it looks anything up (`Lookup`), so a shared
+store (redis_store.py) answers in one round trip.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Turn:
     reasoning_tokens: reasoning in the turn's prompt and completion that was sampled.
     retained_tokens: as many of those in the prompt as the template would have dropped.
     fingerprint: 4 bytes each for template, tools, template kwargs, model and LoRA.
+    tenant: `tenant_tag` of whom it belongs to.
     """
 
     keys: tuple[bytes, ...]
@@ -55,6 +56,7 @@ class Turn:
     hidden: bool = False
     dropped_calls: bool = False
     fingerprint: bytes = b""
+    tenant: bytes = b""
 
     @property
     def total(self) -> int:
@@ -70,12 +72,34 @@ def turn_id(key: bytes, parent: bytes | None, start: int, ids: array[int], compl
     return identity.digest()
 
 
-_SIBLINGS = 32
+def tenant_tag(tenant: str | None) -> bytes:
+    """Stands for a tenant, whose name may be a secret (`cache_salt`), or for none."""
+    return blake2b(b"none" if tenant is None else b"=" + tenant.encode(errors="surrogatepass"), digest_size=8).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """All that one request asks of the store.
+
+    keys: of the turns in its history, the deepest first. loose: the loose key of the deepest.
+    tenant, fingerprint: what a turn must have to be one of these (see `Turn`).
+    """
+
+    keys: tuple[bytes, ...]
+    loose: bytes
+    tenant: bytes
+    fingerprint: bytes
+
+
+SIBLINGS = 32
 """Turns kept under one key, and children told of one turn; with more, older ones are no longer found."""
 
 
 class Store(Protocol):
     """Where turns are kept. Implementations are thread-safe and may drop any turn that no other one stands on."""
+
+    def fetch(self, lookup: Lookup) -> tuple[bytes, ...]:
+        """Bring near what `find` will be asked for; the fingerprints of turns under the loose key."""
 
     def find(self, keys: Sequence[bytes]) -> list[tuple[Turn, ...]]:
         """The turns under each key (or loose key), oldest first. Does not count as use."""
@@ -115,17 +139,22 @@ class TurnStore:
         on_evict: Callable[[str], None] | None = None,
     ) -> None:
         self.max_bytes = max_bytes
-        self.ttl = ttl
+        self.ttl = ttl or None
         self.size = 0
         self._clock = clock
         self._on_evict = on_evict or (lambda cause: None)
         self._lock = threading.RLock()
-        self._entries: dict[bytes, _Entry] = {}
+        # Least recently used first. A turn is used with all that it stands on, and each of those is moved behind it:
+        # so the first one is always a leaf.
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
         self._index: dict[bytes, bytes | tuple[bytes, ...]] = {}  # key to turn id, or ids where there are several
-        self._leaves: OrderedDict[bytes, None] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def fetch(self, lookup: Lookup) -> tuple[bytes, ...]:
+        """See `Store`."""
+        return tuple(dict.fromkeys(turn.fingerprint for turn in self.find([lookup.loose])[0]))
 
     def find(self, keys: Sequence[bytes]) -> list[tuple[Turn, ...]]:
         """See `Store`."""
@@ -143,18 +172,13 @@ class TurnStore:
         """See `Store`."""
         with self._lock:
             entry = self._entries.get(turn.id)
-            return tuple(self._entries[child].turn for child in entry.children[-_SIBLINGS:]) if entry else ()
+            return tuple(self._entries[child].turn for child in entry.children) if entry else ()
 
     def touch(self, lineage: Sequence[Turn]) -> None:
         """See `Store`."""
         with self._lock:
-            now = self._clock()
-            for turn in lineage:
-                entry = self._entries.get(turn.id)
-                if entry is not None:
-                    entry.used = now
-                    if turn.id in self._leaves:
-                        self._leaves.move_to_end(turn.id)
+            for turn in lineage[-1:]:
+                self._use(turn.id)
 
     def put(self, turn: Turn) -> bool:
         """See `Store`."""
@@ -162,7 +186,7 @@ class TurnStore:
         with self._lock:
             self._expire()
             if turn.id in self._entries:
-                self.touch([turn])
+                self._use(turn.id)
                 return True
             if cost > self.max_bytes:
                 return False
@@ -171,15 +195,14 @@ class TurnStore:
                 parent = self._entries.get(turn.parent)
                 if parent is None or parent.turn.total < turn.start:
                     return False
-                parent.children += (turn.id,)
-                self._leaves.pop(turn.parent, None)
+                parent.children = (*parent.children[1 - SIBLINGS :], turn.id)
             self._entries[turn.id] = _Entry(turn, self._clock())
             for key in (*turn.keys, turn.loose):
-                self._put_under(key, (*self._under(key)[1 - _SIBLINGS :], turn.id))
-            self._leaves[turn.id] = None
+                self._put_under(key, (*self._under(key)[1 - SIBLINGS :], turn.id))
+            self._use(turn.id)
             self.size += cost
             while self.size > self.max_bytes:
-                self._drop(next(iter(self._leaves)), "bytes")
+                self._drop(next(iter(self._entries)), "bytes")
             return turn.id in self._entries
 
     def clear(self) -> None:
@@ -187,8 +210,21 @@ class TurnStore:
         with self._lock:
             self._entries.clear()
             self._index.clear()
-            self._leaves.clear()
             self.size = 0
+
+    def forget(self, tenant: bytes) -> None:
+        """Drop every turn of a tenant (`tenant_tag`)."""
+        with self._lock:
+            # In this order no turn stands on one that comes before it: children go first.
+            for found in [found for found, entry in self._entries.items() if entry.turn.tenant == tenant]:
+                self._drop(found, "purge")
+
+    def _use(self, found: bytes | None) -> None:
+        now = self._clock()
+        while found is not None and (entry := self._entries.get(found)) is not None:
+            entry.used = now
+            self._entries.move_to_end(found)
+            found = entry.turn.parent
 
     def _under(self, key: bytes) -> tuple[bytes, ...]:
         found = self._index.get(key, ())
@@ -204,35 +240,29 @@ class TurnStore:
         if self.ttl is None:
             return
         oldest = self._clock() - self.ttl
-        while self._leaves:
-            leaf = next(iter(self._leaves))
-            if self._entries[leaf].used > oldest:
+        while self._entries:
+            found, entry = next(iter(self._entries.items()))
+            if entry.used > oldest:
                 return
-            self._drop(leaf, "ttl")
+            self._drop(found, "ttl")
 
     def _drop(self, leaf: bytes, cause: str) -> None:
-        del self._leaves[leaf]
         entry = self._entries.pop(leaf)
         self.size -= _cost(entry.turn)
         for key in (*entry.turn.keys, entry.turn.loose):
             self._put_under(key, tuple(found for found in self._under(key) if found != leaf))
-        if entry.turn.parent is not None:
-            parent = self._entries[entry.turn.parent]
+        if entry.turn.parent is not None and leaf in (parent := self._entries[entry.turn.parent]).children:
             parent.children = tuple(child for child in parent.children if child != leaf)
-            if not parent.children:
-                # Used with each of its children, so it is the oldest now unless it was used alone since.
-                self._leaves[entry.turn.parent] = None
-                self._leaves.move_to_end(entry.turn.parent, last=parent.used > entry.used)
         self._on_evict(cause)
 
 
-# What the entry, its leaf and two places in the index take beside the parts of the turn (64-bit CPython;
+# What the entry and two places in the index take beside the parts of the turn (64-bit CPython;
 # a test compares the sum with what the allocator says).
 _BOOKKEEPING_BYTES = 356
 
 
 def _cost(turn: Turn) -> int:
-    parts: list[object] = [turn, turn.ids, turn.keys, *turn.keys, turn.loose, turn.id, turn.path]
+    parts: list[object] = [turn, turn.ids, turn.keys, *turn.keys, turn.loose, turn.id, turn.path, turn.tenant]
     parts += [turn.call_ids, *turn.call_ids, turn.reasoning]
     if turn.native_call_ids != turn.call_ids:
         parts += [turn.native_call_ids, *turn.native_call_ids]

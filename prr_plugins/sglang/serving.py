@@ -59,6 +59,7 @@ class Turn:
         self.report = bool(asked.get(request_fields.REPORT))
         self.mode: SpliceMode = self.runtime.mode(asked.get(request_fields.SPLICE))
         self.policy = request_fields.stream_arguments(asked, self.runtime.settings.stream_arguments)
+        self.forbids_storing = asked.get("store") is False  # OpenAI's field
         self.plan: Plan | None = None
         self.recordable = False
         self.choices: dict[int, Choice] = {}
@@ -225,7 +226,10 @@ class Turn:
         if choice.failed or prompt_ids is None:
             return  # a parser's failure was counted
         try:
-            self.runtime.splicer.record(
+            if self.forbids_storing:
+                self.runtime.metrics.add("prr_records_total", 1, "refused", "store_false")
+                return
+            turn = self.runtime.splicer.record(
                 self.plan.context,
                 prompt_ids,
                 choice.ids,
@@ -235,6 +239,8 @@ class Turn:
                 reasoning_open=choice.reasoning_open,
                 native_call_ids=[call.native_id for call in choice.calls.values()],
             )
+            if turn is not None and self.runtime.shared is not None:
+                self.runtime.shared.share(turn)  # this is the event loop's thread: nobody waits
         except Exception as e:
             self.runtime.capture_failed(e)
 
@@ -363,7 +369,7 @@ async def handle_request(original: Callable[..., Any], self: Any, request: Any, 
         if isinstance(body, dict):
             if wrong := request_fields.mistake(body):
                 return self.create_error_response(wrong[1], param=wrong[0])
-            request.__dict__[_ASKED] = {name: body[name] for name in request_fields.NAMES if name in body}
+            request.__dict__[_ASKED] = {name: body[name] for name in (*request_fields.NAMES, "store") if name in body}
     return await original(self, request, raw_request)
 
 

@@ -9,8 +9,9 @@ import asyncio
 import functools
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -19,8 +20,8 @@ from vllm.renderers import ChatParams
 from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
 from prr_plugins.common.prometheus import PrometheusMetrics
 from prr_plugins.common.runtime import BaseRuntime
-from prr_plugins.common.settings import Settings
-from prr_plugins.common.splice import Splicer
+from prr_plugins.common.settings import Settings, SpliceMode
+from prr_plugins.common.splice import Context, Conversation, Plan, Splicer
 from prr_plugins.vllm import hooks
 
 if TYPE_CHECKING:
@@ -61,6 +62,34 @@ class Runtime(BaseRuntime):
         return await asyncio.get_running_loop().run_in_executor(
             self._executor, functools.partial(step, *args, **kwargs)
         )
+
+    async def plan(self, conversation: Conversation, mode: SpliceMode) -> Plan:
+        """`Splicer.plan`; a shared store is asked without anybody waiting but this request."""
+        prepared: Context | None = None
+        shared = self.shared
+        if shared is not None and mode != "off":
+            prepared = await self.run(self.splicer.prepare, conversation)
+            if prepared is not None and prepared.lookup is not None:
+                fetched = await self._within_timeout(shared.begin_fetch(prepared.lookup), "fetch")
+                prepared.known = shared.late(prepared.lookup) if fetched is None else fetched
+        return await self.run(self.splicer.plan, conversation, mode, prepared)
+
+    async def record(self, *args: Any, **kwargs: Any) -> None:
+        """`Splicer.record`, and the turn is where other processes find it before the client can answer.
+
+        Where the shared store is slow that goes on without the client.
+        """
+        turn = await self.run(self.splicer.record, *args, **kwargs)
+        if turn is not None and self.shared is not None:
+            await self._within_timeout(self.shared.share(turn), "share")
+
+    async def _within_timeout(self, work: Future[T], stage: str) -> T | None:
+        """What comes of work that raises nothing; None where that takes longer than the store's time-out."""
+        began = time.perf_counter()
+        # Not `wait_for`, which would cancel work that others may wait for too.
+        done, _ = await asyncio.wait([asyncio.wrap_future(work)], timeout=self.settings.store_timeout)
+        self.metrics.add("prr_seconds_total", time.perf_counter() - began, stage)
+        return done.pop().result() if done else None
 
 
 def renderer_render(renderer: OnlineRenderer) -> Render:

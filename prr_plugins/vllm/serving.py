@@ -112,6 +112,8 @@ class Turn:
         self.lora = lora
         self.report = bool(extra.get(request_fields.REPORT))
         self.mode: SpliceMode = runtime.mode(extra.get(request_fields.SPLICE))
+        # OpenAI's field; vLLM changes it later, where it keeps no responses.
+        self.forbids_storing = extra.get("store", getattr(request, "store", None)) is False
         self.plan: Plan | None = None
         self.recordable = False
         self.prompt_ids: list[int] = []
@@ -160,7 +162,7 @@ class Turn:
                 continue_final_message=not harmony and template_kwargs.get("continue_final_message", False),
                 late_system_as_user=self.late_system_as_user,
             )
-            plan = await self.runtime.run(splicer.plan, conversation, self.mode)
+            plan = await self.runtime.plan(conversation, self.mode)
             if plan.prompt_ids is not None and (reason := self._cannot_use(plan)):
                 plan = splicer.refuse(plan, reason)
         self.plan = plan
@@ -288,6 +290,9 @@ class Turn:
             return
         if parser is None or (parsed := parser.parsed) is None:
             return  # the parser failed, and that was counted
+        if self.forbids_storing:
+            runtime.metrics.add("prr_records_total", 1, "refused", "store_false")
+            return
         try:
             calls = message.get("tool_calls") or []
             natives = [call.id for call in parsed.parsed_tool_calls]
@@ -295,8 +300,7 @@ class Turn:
             forms = [message, *also]
             if self.decodes_arguments:
                 forms += [decoded for form in forms if (decoded := _decoded(form)) != form]
-            await runtime.run(
-                runtime.splicer.record,
+            await runtime.record(
                 self.plan.context,
                 self.prompt_ids,
                 choice.ids,
