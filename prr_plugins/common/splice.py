@@ -30,7 +30,7 @@ from prr_plugins.common.chain import Chain, Media, call_ids, reasoning_of, root_
 from prr_plugins.common.lineage import Ambiguous, Match
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings, SpliceMode
-from prr_plugins.common.standin import common_prefix
+from prr_plugins.common.standin import common_prefix, leading
 from prr_plugins.common.store import Lookup, Store, Turn, TurnStore, tenant_tag, turn_id
 
 logger = logging.getLogger(__name__)
@@ -354,7 +354,7 @@ class Splicer:
         )
         answer = continued(new)
         if answer == Refusal("unsupported_by_template") and conversation.late_system_as_user:
-            as_user = [{**message, "role": "user"} if message.get("role") in _SYSTEM else message for message in new]
+            as_user = _system_as_user(new)
             if as_user != new:
                 new, reason = as_user, reason or "late_system_as_user"
                 answer = continued(new)
@@ -401,12 +401,18 @@ class Splicer:
             return False
         messages, text = context.appended
         conversation = context.conversation
-        return self.bridge.writes(
-            messages,
-            text,
-            tools=conversation.tools,
-            template_kwargs=conversation.template_kwargs,
-            add_generation_prompt=conversation.add_generation_prompt,
+        forms = [messages]
+        if conversation.late_system_as_user:
+            forms.append(_system_as_user(messages, after=len(list(leading(messages)))))
+        return any(
+            self.bridge.writes(
+                form,
+                text,
+                tools=conversation.tools,
+                template_kwargs=conversation.template_kwargs,
+                add_generation_prompt=conversation.add_generation_prompt,
+            )
+            for form in forms
         )
 
     def _verify(self, plan: Plan) -> None:
@@ -501,6 +507,14 @@ class Splicer:
             trace = trace.tb_next
         place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
         logger.warning("prr: %s failed with %s at %s; the engine goes its own way", stage, type(error).__name__, place)
+
+
+def _system_as_user(messages: Sequence[Message], after: int = 0) -> list[Message]:
+    """The messages, those of the system from index `after` on as the user's."""
+    return [
+        {**message, "role": "user"} if index >= after and message.get("role") in _SYSTEM else message
+        for index, message in enumerate(messages)
+    ]
 
 
 _FINGERPRINTED = ("template", "tools", "template_kwargs", "model")

@@ -303,6 +303,21 @@ def test_a_late_system_message_is_written_in_place(engine: Engine) -> None:
     assert "<|im_end|>\n<|im_start|>user\n<total_tokens>9 left</total_tokens><|im_end|>\n<|im_start|>assistant" in text
 
 
+def test_an_edit_behind_late_system_messages(engine: Engine) -> None:
+    """The stem before the edit goes on, though the template refuses the history as it stands."""
+    late = [{"role": "system", "content": f"{n} left"} for n in range(3)]
+    request: Any = {"late_system_as_user": True}
+    message = engine.ask([SYSTEM, USER], calls=[call(cmd="ls")], **request)
+    history = [SYSTEM, USER, message, *results(message, "a"), late[0]]
+    message = engine.ask(history, calls=[call(cmd="pwd")], **request)
+    turn = engine.turn
+    edited = [*history, message, *results(message, "b"), late[1], {"role": "assistant", "content": "edited"}, NEXT]
+    plan = engine.splicer.plan(Conversation(edited, model="m", **request))
+    assert (plan.outcome, plan.reason) == ("spliced", "unknown_turn:messages[8]")
+    assert plan.prompt_ids is not None
+    assert plan.prompt_ids[: len(turn)] == turn
+
+
 # Several turns that fit
 
 
