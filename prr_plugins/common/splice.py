@@ -269,6 +269,8 @@ class Splicer:
                 hidden=hidden_reasoning and end > start,
                 dropped_calls=dropped_calls,
             )
+            if turn.hidden:  # else clients to whom the model said the same would share the call ids of one of them
+                turn = replace(turn, id=root_key(turn.id.hex(), turn.call_ids))
             stage = "store"
             self._fault("store")
             stored = self.store.put(turn)
