@@ -56,7 +56,7 @@ def test_a_message_brings_the_special_tokens_of_its_frame_alone(real: Callable[[
     bridge = model.bridge(special_tokens="as_text")
     texts = hostile(bridge.special_texts)
 
-    @settings(max_examples=40)
+    @settings(max_examples=40, deadline=None)
     @given(texts, texts, st.sampled_from(["user", "tool", "parts", "both"]))
     def holds(one: str, other: str, kind: str) -> None:
         def news(one: str, other: str) -> tuple[Message, list[Message]]:
@@ -189,7 +189,7 @@ def test_a_tiktoken_vocabulary(real: Callable[[str], Any]) -> None:
     )
     hidden = model.bridge(special_tokens="as_text")
 
-    @settings(max_examples=40)
+    @settings(max_examples=40, deadline=None)
     @given(hostile(bridge.special_texts))
     def holds(text: str) -> None:
         message = [{"role": "user", "content": text}]
