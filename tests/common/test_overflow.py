@@ -65,7 +65,7 @@ def words(number: int, count: int = 40) -> str:
 
 
 def most_cuts(server: Server, history: list[Message]) -> float:
-    """A cut leaves at least half of what PRR_OVERFLOW_TARGET asks to be free, so the next one is that many tokens away."""
+    """A cut leaves at least half of what PRR_OVERFLOW_TARGET asks to be free: so far away is the next one."""
     whole = len(server.model.encode(server.model.render(history, None, True, {})))
     return 1 + (whole - ROOM) / (ROOM * 0.25 / 2)
 
