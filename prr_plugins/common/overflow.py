@@ -14,18 +14,24 @@ from dataclasses import replace
 from prr_plugins.common.bridge import Message, TemplateBridge
 from prr_plugins.common.budget import OverBudget, cuts, drop_steps, last_question, opening, without
 from prr_plugins.common.settings import SpliceMode
-from prr_plugins.common.splice import Conversation, Plan, Splicer, logger
+from prr_plugins.common.splice import Context, Conversation, Plan, Splicer, logger
 
 _FRAME = 8
 """Tokens that a template writes around a message, about."""
 
 
-def plan(splicer: Splicer, conversation: Conversation, mode: SpliceMode | None, room: int) -> Plan:
+def plan(
+    splicer: Splicer,
+    conversation: Conversation,
+    mode: SpliceMode | None,
+    room: int,
+    prepared: Context | None = None,
+) -> Plan:
     """`Splicer.plan` for a server, by its setting PRR_OVERFLOW. Never raises, counts nothing.
 
     room: most tokens of a prompt (the window without what the completion takes).
     """
-    whole = splicer.plan(conversation, mode)
+    whole = splicer.plan(conversation, mode, prepared)
     if splicer.settings.overflow == "error" or (mode or splicer.mode) != "on":
         return whole
     if whole.context is None or whole.error is not None or room < 1:

@@ -123,6 +123,17 @@ class Plan:
     context: Context | None = None
 
 
+    def report(self) -> dict[str, Any]:
+        """What a client is told that asks for it (`"prr": true`)."""
+        told = {
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "kept_tokens": self.kept_tokens,
+            "retained_reasoning_tokens": self.retained_reasoning_tokens,
+        }
+        return {**told, "dropped_messages": len(self.dropped)} if self.dropped else told
+
+
 class _Refused(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -53,6 +53,15 @@ class Runtime(BaseRuntime):
         )
         self.splicer = Splicer(bridge, self.store, settings, self.metrics)
 
+    def room(self, new_tokens: int | None) -> int:
+        """Most tokens of a prompt whose completion may have `new_tokens` (None: the request names no limit)."""
+        manager = self._manager
+        window: int = manager.context_len - manager.num_reserved_tokens
+        if new_tokens is None:
+            new_tokens = min(self.settings.output_reserve, window // 4)
+        longest = window if manager.max_req_input_len is None else manager.max_req_input_len
+        return min(window - max(1, new_tokens), longest - 1)
+
     def fits(self, prompt_tokens: int, new_tokens: int | None) -> bool:
         """Whether SGLang takes a prompt of that many tokens with a completion of (up to) that many.
 

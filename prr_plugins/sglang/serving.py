@@ -25,7 +25,7 @@ from sglang.srt.entrypoints.openai.protocol import (
 from sglang.srt.function_call.function_call_parser import FunctionCallParser
 from sglang.srt.runtime_context import get_disagg
 
-from prr_plugins.common import request_fields
+from prr_plugins.common import overflow, request_fields
 from prr_plugins.common.settings import SpliceMode
 from prr_plugins.common.splice import Conversation, Plan
 from prr_plugins.sglang.detectors import tool_dicts
@@ -105,7 +105,8 @@ class Turn:
             template_id=self.runtime.template_id,
             continue_final_message=request.continue_final_message,
         )
-        plan = splicer.plan(conversation, self.mode)
+        room = self.runtime.room(request.max_completion_tokens or request.max_tokens)
+        plan = overflow.plan(splicer, conversation, self.mode, room)
         if plan.prompt_ids is not None and (reason := self._cannot_use(plan.prompt_ids, is_multimodal)):
             plan = splicer.refuse(plan, reason)
         self.plan = plan
@@ -211,13 +212,7 @@ class Turn:
 
     def outcome(self) -> dict[str, Any]:
         """The `prr` report of the response."""
-        plan = self.plan or Plan("refused", "not_followed")
-        return {
-            "outcome": plan.outcome,
-            "reason": plan.reason,
-            "kept_tokens": plan.kept_tokens,
-            "retained_reasoning_tokens": plan.retained_reasoning_tokens,
-        }
+        return (self.plan or Plan("refused", "not_followed")).report()
 
     def record(self, choice: Choice, prompt_ids: Sequence[int] | None, *, streamed: bool) -> None:
         """Store one finished choice; a fault is counted and logged, never raised."""

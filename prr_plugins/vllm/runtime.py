@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.renderers import ChatParams
 
+from prr_plugins.common import overflow
 from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
 from prr_plugins.common.prometheus import PrometheusMetrics
 from prr_plugins.common.runtime import BaseRuntime
@@ -40,6 +41,7 @@ class Runtime(BaseRuntime):
         self.harmony: bool = renderer.use_harmony
         super().__init__(settings, PrometheusMetrics(), hooks.missing_for_splice(self.harmony), logger)
         self.max_model_len: int = renderer.model_config.max_model_len
+        self._reserve = min(settings.output_reserve, self.max_model_len // 4)
         self.model: str = renderer.model_config.model
         self.template_id = _template_id(renderer)
         bridge = TemplateBridge(
@@ -57,14 +59,18 @@ class Runtime(BaseRuntime):
         # One thread: planning leaves the event loop free, and turns are recorded in the order they ended.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="prr")
 
+    def room(self, new_tokens: int | None) -> int:
+        """Most tokens of a prompt whose completion may have `new_tokens` (None: the request names no limit)."""
+        return self.max_model_len - (self._reserve if new_tokens is None else max(1, new_tokens))
+
     async def run(self, step: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a step of the splicer beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(
             self._executor, functools.partial(step, *args, **kwargs)
         )
 
-    async def plan(self, conversation: Conversation, mode: SpliceMode) -> Plan:
-        """`Splicer.plan`; a shared store is asked without anybody waiting but this request."""
+    async def plan(self, conversation: Conversation, mode: SpliceMode, room: int) -> Plan:
+        """`overflow.plan`; a shared store is asked without anybody waiting but this request."""
         prepared: Context | None = None
         shared = self.shared
         if shared is not None and mode != "off":
@@ -72,7 +78,7 @@ class Runtime(BaseRuntime):
             if prepared is not None and prepared.lookup is not None:
                 fetched = await self._within_timeout(shared.begin_fetch(prepared.lookup), "fetch")
                 prepared.known = shared.late(prepared.lookup) if fetched is None else fetched
-        return await self.run(self.splicer.plan, conversation, mode, prepared)
+        return await self.run(overflow.plan, self.splicer, conversation, mode, room, prepared)
 
     async def record(self, *args: Any, **kwargs: Any) -> None:
         """`Splicer.record`, and the turn is where other processes find it before the client can answer.

@@ -162,7 +162,7 @@ class Turn:
                 continue_final_message=not harmony and template_kwargs.get("continue_final_message", False),
                 late_system_as_user=self.late_system_as_user,
             )
-            plan = await self.runtime.plan(conversation, self.mode)
+            plan = await self.runtime.plan(conversation, self.mode, self._room())
             if plan.prompt_ids is not None and (reason := self._cannot_use(plan)):
                 plan = splicer.refuse(plan, reason)
         self.plan = plan
@@ -195,6 +195,11 @@ class Turn:
         if has_non_text_content(messages):
             return "multimodal"
         return None
+
+    def _room(self) -> int:
+        """Most tokens of a prompt, by the completion that the request asks for."""
+        names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+        return self.runtime.room(next((limit for name in names if (limit := self._field(name)) is not None), None))
 
     def _cannot_use(self, plan: Plan) -> str | None:
         """Why ids that the splicer gave are not used."""
@@ -274,13 +279,7 @@ class Turn:
 
     def outcome(self) -> dict[str, Any]:
         """The `prr` report of the response."""
-        plan = self.plan or Plan("refused", "not_followed")
-        return {
-            "outcome": plan.outcome,
-            "reason": plan.reason,
-            "kept_tokens": plan.kept_tokens,
-            "retained_reasoning_tokens": plan.retained_reasoning_tokens,
-        }
+        return (self.plan or Plan("refused", "not_followed")).report()
 
     async def record(self, choice: Choice, message: Message, also: Iterable[Message] = ()) -> None:
         """Store one finished choice; a fault is counted and logged, never raised."""
