@@ -9,6 +9,7 @@
 # make conformance    every parser on every fixture of the corpus, and the round trip (FAMILY=NAME)
 # make templates   the bridge against every chat template of a corpus of 786 (ONLY=PART_OF_NAME)
 # make splice-cost what a splice costs, over the length of the history
+# make soak    64 clients on a server whose shared store fails in every way (REQUESTS=N, FAULT=NAME; needs redis-server)
 # make fuzz    the laws of parsing under a coverage-guided fuzzer (FUZZ_RUNS=N, FUZZ_JOBS=N)
 #
 # All of them take ENGINE=vllm (default) or ENGINE=sglang, and first bring its environment up to date: the engine in
@@ -84,6 +85,10 @@ fuzz:
 
 clean:
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache
+
+.PHONY: soak
+soak: models
+	$(RUN) benchmarks/soak.py $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(FAULT),--fault $(FAULT))
 
 .PHONY: templates splice-cost
 templates: models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from prr_plugins.cli import check, demo, doctor, matrix, parse
+from prr_plugins.cli import check, demo, doctor, matrix, parse, store
 
 app = typer.Typer(
     help="Parse-Render Roundtrip: lossless parsers and prompt splicing for vLLM and SGLang.",
@@ -24,3 +24,4 @@ app.command("check")(check.command)
 app.command("doctor")(doctor.command)
 app.command("matrix")(matrix.command)
 app.command("demo")(demo.command)
+app.add_typer(store.app, name="store")

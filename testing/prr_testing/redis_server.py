@@ -7,6 +7,7 @@ and goes with this process.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -150,3 +152,36 @@ class Link:
                 end.shutdown(socket.SHUT_RDWR)
             self._open.discard(end)
         source.close()
+
+
+class LinkProcess:
+    """A `Link` in a process of its own, so that a busy one does not slow it down."""
+
+    def __init__(self, target_port: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._delay = context.Value("d", 0.0)
+        here, there = context.Pipe()
+        self._process = context.Process(target=_link, args=(target_port, self._delay, there), daemon=True)
+        self._process.start()
+        self.url = f"redis://127.0.0.1:{here.recv()}/0"
+
+    @property
+    def delay(self) -> float:
+        """Seconds."""
+        return float(self._delay.value)
+
+    @delay.setter
+    def delay(self, seconds: float) -> None:
+        self._delay.value = seconds
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+def _link(target_port: int, delay: Any, told: Any) -> None:
+    link = Link(target_port)
+    told.send(link.port)
+    while True:
+        link.delay = delay.value
+        time.sleep(0.02)
