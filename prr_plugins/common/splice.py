@@ -122,7 +122,6 @@ class Plan:
     error: str | None = None
     context: Context | None = None
 
-
     def report(self) -> dict[str, Any]:
         """What a client is told that asks for it (`"prr": true`)."""
         told = {
