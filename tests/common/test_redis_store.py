@@ -10,8 +10,10 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from test_splice import NEXT, SYSTEM, USER, Engine, call, results
 
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Secret, Settings
@@ -444,6 +446,47 @@ def test_tls(tmp_path: Path) -> None:
         strict.record(turn())
         assert strict.errors("unreachable") == 1, "an unknown authority is not trusted"
         assert closed.client().dbsize() > 0
+
+
+def test_a_conversation_that_changes_its_replica_with_every_turn(
+    real: Callable[[str], Any], server: RedisServer
+) -> None:
+    replicas = [_replica(real("qwen3.6"), server.url) for _ in range(3)]
+    messages: list[Any] = [SYSTEM, USER]
+    turn_ids: list[int] = []
+    for number in range(7):
+        replica = replicas[number % 3]
+        answer = replica.ask(messages, content=f"n {number}", calls=[call(n=number)] if number % 2 else None)
+        assert replica.plan.outcome == ("spliced" if number else "first_turn"), replica.plan.reason
+        assert replica.prompt[: len(turn_ids)] == turn_ids
+        turn_ids = replica.turn
+        messages += [answer, *(results(answer, "ok") if number % 2 else [NEXT])]
+    other = _replica(real("qwen3.6"), server.url)
+    other.ask(messages, tools=[{"type": "function", "function": {"name": "new", "parameters": {"type": "object"}}}])
+    assert other.outcome() == ("refused", "tools_changed")
+    assert all(replica.metrics.get("prr_store_errors_total") == 0 for replica in replicas)
+    server.kill()
+    messages = [SYSTEM, USER]
+    for number in range(3):
+        messages += [replicas[0].ask(messages, content=f"alone {number}"), NEXT]
+        assert replicas[0].plan.outcome == ("spliced" if number else "first_turn"), replicas[0].plan.reason
+
+
+def _replica(model: Any, url: str) -> Engine:
+    """An engine that is one of several."""
+    metrics = Metrics()
+    settings = Settings(store_url=Secret(url), store_timeout=0.5)
+    store = SharedStore(settings, metrics)
+    engine = Engine(model, settings, metrics, store)
+    record = engine.splicer.record
+
+    def record_and_share(*args: Any, **kwargs: Any) -> None:
+        stored = record(*args, **kwargs)
+        assert stored is not None
+        store.share(stored).result(10)
+
+    engine.splicer.record = record_and_share  # type: ignore[method-assign]
+    return engine
 
 
 def test_kinds_of_errors() -> None:

@@ -8,6 +8,7 @@ import random
 import threading
 import tracemalloc
 from array import array
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,6 +89,66 @@ def test_least_recently_used_leaf_goes_first_and_never_a_parent() -> None:
     assert store.parent(grandchild) == child
 
 
+def test_a_parent_used_alone_goes_by_its_own_last_use() -> None:
+    store = TurnStore(1 << 30)
+    one, third, fourth = turn(), turn(), turn()
+    child = turn(one)
+    for each in (one, child, third, fourth):
+        store.put(each)
+    store.touch([one])
+    store.touch([third])
+    gone = []
+    for _ in range(4):
+        store.max_bytes = store.size
+        new = turn(tokens=1)
+        store.put(new)
+        gone += [t for t in (one, child, third, fourth) if t.id not in map(_id, gone) and store.find(t.keys) == [()]]
+    assert list(map(_id, gone)) == list(map(_id, (child, fourth, one, third)))
+
+
+def _id(of: Turn) -> bytes:
+    return of.id
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["root", "child", "touch"])), min_size=1, max_size=40))
+def test_what_is_left_is_what_was_used_last(steps: list[tuple[int, str]]) -> None:
+    """Time to live and least recently used go by one order; here each step has a time of its own."""
+    now, ttl = 0.0, 1000.0
+    store = TurnStore(1 << 30, ttl, clock=lambda: now)
+    stored: list[Turn] = []
+    used: dict[bytes, float] = {}
+    for choice, what in steps:
+        now += 1
+        at: Turn | None = stored[choice % len(stored)] if stored else None
+        if what != "touch" or at is None:
+            at = turn(at if what == "child" else None, 3)
+            assert store.put(at)
+            stored.append(at)
+        else:
+            store.touch([at])
+        while at is not None:
+            used[at.id] = now
+            at = store.parent(at)
+    for expired in sorted(set(used.values())):
+        now = expired + ttl
+        left = {t.id for t in stored if store.find(t.keys) != [()]}
+        assert left == {identity for identity, last in used.items() if last > expired}
+    assert store.size == 0
+
+
+def test_a_tenant_is_forgotten_and_no_other() -> None:
+    store = TurnStore(1 << 20)
+    mine = [replace(turn(), tenant=b"mine....")]
+    for _ in range(3):
+        mine.append(replace(turn(mine[-1]), tenant=b"mine...."))
+    other = replace(turn(), tenant=b"other...")
+    for each in (*mine, other):
+        assert store.put(each)
+    store.forget(b"mine....")
+    assert store.find([t.keys[0] for t in (*mine, other)]) == [(), (), (), (), (other,)]
+    assert len(store) == 1
+
+
 def test_larger_than_the_store() -> None:
     store = TurnStore(2000)
     assert not store.put(turn(tokens=10_000))
@@ -158,6 +219,7 @@ def test_size_is_what_the_allocator_says_and_within_the_promise() -> None:
                 native_call_ids=(None,),
                 reasoning=bytes(bytearray(reasoning or b"")),
                 fingerprint=bytes(bytearray(fingerprint)),
+                tenant=bytes(bytearray(identity[:8])),
             )
         )
     gc.collect()
