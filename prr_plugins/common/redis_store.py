@@ -26,6 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from prr_plugins.common.breaker import Breaker
+from prr_plugins.common.finding import Finding
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings
 from prr_plugins.common.store import SIBLINGS, Lookup, Turn, TurnStore, tenant_tag
@@ -378,6 +379,19 @@ def tenant_base(prefix: str, tenant: bytes) -> bytes:
 
 
 # --------------------------------------------------------------------------------------------- for the command line
+
+
+def examine(settings: Settings) -> Finding:
+    """Whether the server can be reached; what a diagnosis says of it."""
+    try:
+        version = connect(settings, timeout=5.0).info("server").get("redis_version", "?")
+    except (redis.exceptions.NoPermissionError, redis.exceptions.ResponseError):
+        version = "version not told"  # a user who may do only what the scripts need
+    except (redis.RedisError, OSError) as error:
+        return Finding(
+            "store", "warning", f"{settings.store_url}: {error_kind(error)}: a server would go on without it"
+        )
+    return Finding("store", "ok", f"{settings.store_url} ({version})")
 
 
 @dataclass

@@ -31,10 +31,11 @@ def examine(
     )
     yield _entry_point()
     for state in hooks.states():
-        if state.problem is None:
+        problem = state.problem or hooks.does_not_load(state.hook)
+        if problem is None:
             yield Finding(f"hook {state.hook.name}", "ok", state.hook.target)
         else:
-            yield Finding(f"hook {state.hook.name}", "warning", f"{state.problem}; off: {state.hook.loses}")
+            yield Finding(f"hook {state.hook.name}", "warning", f"{problem}; off: {state.hook.loses}")
     detectors.register_names()
     for name in detectors.missing():
         yield Finding("names", "warning", f"{name} is not offered: this SGLang lacks the family's own detectors")
@@ -84,3 +85,7 @@ def _settings() -> Iterator[Finding]:
     yield Finding("settings", "ok", ", ".join(f"{name}={value}" for name, value in values.items()))
     for line in settings.warnings:
         yield Finding("settings", "warning", line)
+    if settings.store_url is not None:
+        from prr_plugins.common.redis_store import examine as examine_store
+
+        yield examine_store(settings)

@@ -82,3 +82,7 @@ def _settings() -> Iterator[Finding]:
     yield Finding("settings", "ok", ", ".join(f"{name}={value}" for name, value in values.items()))
     for line in settings.warnings:
         yield Finding("settings", "warning", line)
+    if settings.store_url is not None:
+        from prr_plugins.common.redis_store import examine as examine_store
+
+        yield examine_store(settings)

@@ -46,6 +46,16 @@ def test_the_rust_front_end_is_a_warning() -> None:
     assert "Rust" in next(f["detail"] for f in report["findings"] if f["level"] == "warning")
 
 
+def test_a_shared_store_that_is_not_there_is_a_warning_without_its_password() -> None:
+    code, report = doctor(PRR_STORE_URL="redis://prr:s3cret@127.0.0.1:1/0", PRR_STORE_KEY="ab" * 32)
+    assert code == 1
+    (found,) = [f for f in report["findings"] if f["check"] == "store"]
+    assert found["level"] == "warning"
+    assert "unreachable" in found["detail"]
+    assert "s3cret" not in str(report)
+    assert "abab" not in str(report)
+
+
 def test_a_plugin_left_out_is_an_error() -> None:
     code, report = doctor(VLLM_PLUGINS="")
     assert code == 2
