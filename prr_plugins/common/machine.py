@@ -227,6 +227,7 @@ class Source:
         while True:
             buf, i, n = self.buf, self.pos, len(self.buf)
             ended: bool | None = None
+            plain = None
             while i < n and ended is None:
                 if not quote:
                     m = outside(buf, i)
@@ -247,6 +248,7 @@ class Source:
                     continue
                 i = _in_string(quote, marker[:1])(buf, i).end()  # type: ignore[union-attr]  # it matches anywhere
                 if i == n:
+                    plain = _string_special(quote, marker[:1])
                     break
                 if buf[i] == quote:
                     quote = ""
@@ -266,6 +268,7 @@ class Source:
             if ended is not None:
                 self.sink = None
                 return ended
+            self._plain = plain
             yield
 
     def take(self, kind: SegmentKind, end: int) -> None:
@@ -456,6 +459,12 @@ class Source:
 @cache
 def _json_stop(stop: str) -> Callable[[str, int], re.Match[str] | None]:
     return re.compile(rf"""["'{{}}\[\]{re.escape(stop)}]""").search
+
+
+@cache
+def _string_special(quote: str, mark: str) -> Callable[[str], re.Match[str] | None]:
+    """Searches for what does not simply belong to a string."""
+    return re.compile(rf"[\\{quote}{re.escape(mark)}]").search
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from re import Match
 
 from prr_plugins.common.completion import SegmentKind
@@ -309,6 +310,11 @@ def read_value(
             s.take("arguments", s.pos + len(mark))
 
 
+@cache
+def _bounds(mark: str, closer: str, ends: Markers | None) -> Markers:
+    return Markers(mark, closer) | ends if ends else Markers(mark, closer)
+
+
 def quoted_call(
     s: Source, opener: Shape, mark: str, closer: str, sink: Callable[[str], object], ends: Markers | None = None
 ) -> Generator[None, None, bool]:
@@ -316,7 +322,7 @@ def quoted_call(
 
     The text must stand at its `mark`. False if it never closes (nothing is consumed) or one of `ends` comes first.
     """
-    markers = Markers(mark, closer) | ends if ends else Markers(mark, closer)
+    markers = _bounds(mark, closer, ends)
     start = s.here
     pieces: list[str] = []
     s.sink = pieces.append

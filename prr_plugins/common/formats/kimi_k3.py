@@ -88,6 +88,11 @@ _ANYTHING = Shape(r"[\s\S]")
 
 _CHANNELS = Markers(_RESPONSE, _RESPONSE_END, _MESSAGE_END, _STOP)
 _THINKS, _CALLS = Markers(_THINK, _THINK_END), Markers(_TOOLS, _CALL)
+_CONTENT = {  # by (reasoning, calls)
+    (True, True): _CHANNELS | _THINKS | _CALLS,
+    (True, False): _CHANNELS | _THINKS,
+    (False, True): _CHANNELS | _CALLS,
+}
 _REASONING = Markers(_THINK_END, _THINK, _RESPONSE, _MESSAGE_END, _STOP)
 _REASONING_WITH_CALLS = _REASONING | Markers(_TOOLS)
 
@@ -101,7 +106,8 @@ class _Message:
 
     def read(self) -> Iterator[None]:
         s = self._s
-        if not (s.reasoning or s.tool_calls):
+        markers = _CONTENT.get((s.reasoning, s.tool_calls))
+        if markers is None:
             while not s.eof:
                 s.take("content", len(s.buf))
                 yield
@@ -111,11 +117,6 @@ class _Message:
         self._in_response = answers > max(thinks, tail.rfind(_RESPONSE_END))
         if s.reasoning and thinks > max(answers, tail.rfind(_THINK_END)):
             yield from self._reasoning()
-        markers = _CHANNELS
-        if s.reasoning:
-            markers |= _THINKS
-        if s.tool_calls:
-            markers |= _CALLS
         while (mark := (yield from s.until("content", markers))) is not None:
             if mark in (_TOOLS, _CALL):
                 yield from self._calls(mark)
