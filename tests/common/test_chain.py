@@ -13,31 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prr_plugins.common.chain import Chain, Media, arguments_form, reasoning_of, turn_key
-
-Message = dict[str, Any]
-
-
-def call(call_id: str, name: str, arguments: str) -> Message:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def history() -> list[Message]:
-    return [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "What is in /srv?"},
-        {
-            "role": "assistant",
-            "content": "\n\nLet me look.",
-            "reasoning": "I need ls.",
-            "tool_calls": [
-                call("call_a", "ls", '{"path": "/srv", "depth": 1, "ratio": 1e3, "deep": {"b": [1, 2.50], "a": null}}'),
-                call("call_b", "stat", '{"path":"/srv/\\u00e9"}'),
-            ],
-        },
-        {"role": "tool", "tool_call_id": "call_a", "content": "x y"},
-        {"role": "tool", "tool_call_id": "call_b", "content": "ok"},
-        {"role": "assistant", "content": "Two files."},
-    ]
+from prr_testing.matching import MAY_CHANGE, MUST_BREAK, Message, history
 
 
 def key_or_none(messages: list[Message]) -> bytes | None:
@@ -56,86 +32,6 @@ def changed(change: Any) -> list[Message]:
     messages = copy.deepcopy(history())
     change(messages)
     return messages
-
-
-def arguments(messages: list[Message], text: Any) -> None:
-    messages[2]["tool_calls"][0]["function"]["arguments"] = text
-
-
-def rename(messages: list[Message]) -> None:
-    for old, new in (("call_a", "call_1"), ("call_b", "call_2")):
-        for message in messages:
-            if message.get("tool_call_id") == old:
-                message["tool_call_id"] = new
-            for one in message.get("tool_calls", ()):
-                if one["id"] == old:
-                    one["id"] = new
-
-
-def swap_results(messages: list[Message]) -> None:
-    messages[3]["content"], messages[4]["content"] = messages[4]["content"], messages[3]["content"]
-
-
-MAY_CHANGE = {
-    "reasoning dropped": lambda m: m[2].pop("reasoning"),
-    "reasoning under another name": lambda m: m[2].update(reasoning_content=m[2].pop("reasoning")),
-    "reasoning as a part": lambda m: m[2].update(
-        content=[{"type": "thinking", "thinking": "I need ls."}, {"type": "text", "text": "Let me look."}]
-    ),
-    "outer whitespace trimmed": lambda m: m[2].update(content="Let me look."),
-    "content as a part list": lambda m: m[2].update(content=[{"type": "text", "text": "Let me look."}]),
-    "content in several parts": lambda m: m[2].update(
-        content=[{"type": "text", "text": "Let me "}, {"type": "text", "text": "look."}]
-    ),
-    "user content as a part list": lambda m: m[1].update(content=[{"type": "text", "text": "What is in /srv?"}]),
-    "result as a part list": lambda m: m[3].update(content=[{"type": "text", "text": "x y"}]),
-    "arguments written anew": lambda m: arguments(
-        m, '{"deep":{"a":null,"b":[1.0,2.5]},"depth":1.0,"path":"\\/srv","ratio":1000.0}'
-    ),
-    "arguments as an object": lambda m: arguments(
-        m, {"path": "/srv", "depth": 1, "ratio": 1000, "deep": {"b": [1, 2.5], "a": None}}
-    ),
-    "added defaults": lambda m: [
-        m[2].update(refusal=None, audio=None, annotations=[], function_call=None),
-        m[2]["tool_calls"][0].update(index=0),
-        m[5].update(tool_calls=None, refusal=None),
-    ],
-    "empty call list": lambda m: m[5].update(tool_calls=[]),
-    "renamed call ids": rename,
-    "extra fields that no template gets": lambda m: m[1].update(cache_control={"type": "ephemeral"}, id="msg_1"),
-}
-
-MUST_BREAK = {
-    "system text": lambda m: m[0].update(content="Be very brief."),
-    "user text": lambda m: m[1].update(content="What is in /tmp?"),
-    "role": lambda m: m[0].update(role="developer"),
-    "assistant text": lambda m: m[2].update(content="Let me see."),
-    "inner whitespace": lambda m: m[2].update(content="Let me  look."),
-    "call name": lambda m: m[2]["tool_calls"][0]["function"].update(name="dir"),
-    "argument text": lambda m: arguments(m, '{"path":"/tmp","depth":1,"ratio":1e3,"deep":{"b":[1,2.5],"a":null}}'),
-    "argument number": lambda m: arguments(m, '{"path":"/srv","depth":2,"ratio":1e3,"deep":{"b":[1,2.5],"a":null}}'),
-    "argument type": lambda m: arguments(m, '{"path":"/srv","depth":true,"ratio":1e3,"deep":{"b":[1,2.5],"a":null}}'),
-    "number as string": lambda m: arguments(m, '{"path":"/srv","depth":"1","ratio":1e3,"deep":{"b":[1,2.5],"a":null}}'),
-    "array order": lambda m: arguments(m, '{"path":"/srv","depth":1,"ratio":1e3,"deep":{"b":[2.5,1],"a":null}}'),
-    "argument dropped": lambda m: arguments(m, '{"path":"/srv","depth":1,"ratio":1e3}'),
-    "null argument dropped": lambda m: arguments(m, '{"path":"/srv","depth":1,"ratio":1e3,"deep":{"b":[1,2.5]}}'),
-    "call order": lambda m: m[2]["tool_calls"].reverse(),
-    "call dropped": lambda m: m[2]["tool_calls"].pop(),
-    "result text": lambda m: m[3].update(content="[cleared]"),
-    "results swapped": swap_results,
-    "result order": lambda m: m.insert(3, m.pop(4)),
-    "result given to another call": lambda m: m[3].update(tool_call_id="call_b"),
-    "reasoning part of another role": lambda m: m[1].update(
-        content=[{"type": "text", "text": "What is in /srv?"}, {"type": "thinking", "thinking": "Say no."}]
-    ),
-    "calls of another role": lambda m: m[1].update(tool_calls=[call("call_c", "ls", "{}")]),
-    "message inserted": lambda m: m.insert(2, {"role": "user", "content": "Please."}),
-    "message removed": lambda m: m.pop(0),
-    "parts instead of one text": lambda m: m[1].update(
-        content=[{"type": "text", "text": "What is in"}, {"type": "text", "text": " /srv?"}]
-    ),
-    "name": lambda m: m[1].update(name="ann"),
-}
 
 
 @pytest.mark.parametrize("change", MAY_CHANGE.values(), ids=MAY_CHANGE.keys())

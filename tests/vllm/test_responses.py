@@ -43,13 +43,15 @@ class Response:
         return [{"type": "function_call_output", "call_id": call["call_id"], "output": "done"} for call in calls]
 
 
-def ask(talk: Chat, items: str | list[Item], text: str, *, stream: bool = False, **fields: Any) -> Response:
+def ask(
+    talk: Any, items: str | list[Item], script: str | list[int], *, stream: bool = False, **fields: Any
+) -> Response:
     body = {
         "model": talk.server.model,
         "input": user(items) if isinstance(items, str) and "previous_response_id" not in fields else items,
         "tools": RESPONSES_TOOLS,
         "max_output_tokens": 300,
-        "vllm_xargs": {"script_ids": talk.ids(text)},
+        "vllm_xargs": {"script_ids": script if isinstance(script, list) else talk.ids(script)},
         "enable_response_messages": True,
         "prr": True,
         "stream": stream,
@@ -61,7 +63,7 @@ def ask(talk: Chat, items: str | list[Item], text: str, *, stream: bool = False,
         return Response(answer.json())
     told = events(answer)
     done = [event["item"] for event in told if event["type"] == "response.output_item.done"]
-    assert done == told[-1]["response"]["output"]
+    assert [item["id"] for item in done] == [item["id"] for item in told[-1]["response"]["output"]]
     return Response(told[-1]["response"])
 
 
