@@ -62,6 +62,7 @@ class LosslessParser(DelegatingParser):
         self._failed = False
         self._finished = False
         self._hide = False
+        self._is_forced = False  # vLLM forced the calls to be JSON instead of the model's own format
 
     # ------------------------------------------------------------------------------------ what vLLM calls
 
@@ -94,7 +95,7 @@ class LosslessParser(DelegatingParser):
             reasons = self._opened or (self.prr_format.reasoning_start or "\0") in model_output
             self._hide = reasons and not request.include_reasoning
             return None, self._presentable(model_output), None
-        if self._forced(request):
+        if self._is_forced:
             calls, content = self._extract_tool_calls(parsed.content, request, enable_auto_tools)
             return parsed.reasoning, content, calls
         made = [function_call(c, self._make_tool_call_id(c.name)) for c in parsed.parsed_tool_calls]
@@ -120,7 +121,7 @@ class LosslessParser(DelegatingParser):
         deltas = self._feed(delta_text, delta_token_ids)
         if finished:
             deltas += self._finish(finish_reason)
-        if self._forced(request):
+        if self._is_forced:
             return self._forced_delta(deltas, request)
         return self._deltas.message(deltas)
 
@@ -169,6 +170,7 @@ class LosslessParser(DelegatingParser):
     def _open(self, request: Any, policy: Policy) -> None:
         self._deltas = DeltaAssembler(self._new_id, reasoning=request.include_reasoning)
         self._hide = not request.include_reasoning
+        self._is_forced = self._forced(request)
         try:
             self._initialize_history_tool_call_cnt(request)
             self._stream = StreamParser(
@@ -185,19 +187,19 @@ class LosslessParser(DelegatingParser):
             self._fail(e)
 
     def _feed(self, text: str, ids: Sequence[int]) -> list[Delta]:
-        return self._guard(text, lambda stream: stream.feed(text, ids))
+        return self._guard(text, StreamParser.feed, text, ids)
 
     def _finish(self, finish_reason: str) -> list[Delta]:
-        deltas = self._guard("", lambda stream: stream.finish(finish_reason))
+        deltas = self._guard("", StreamParser.finish, finish_reason)
         self._finished = not self._failed
         return deltas
 
-    def _guard(self, text: str, step: Callable[[StreamParser], list[Delta]]) -> list[Delta]:
-        """One step of the parser; after a fault all text that is not shown yet is content."""
+    def _guard(self, text: str, step: Callable[..., list[Delta]], *given: Any) -> list[Delta]:
+        """One step of the parser; after a fault all text that is not shown yet, `text` included, is content."""
         if self._stream is not None and not self._failed:
             shown = self._stream.shown
             try:
-                deltas = step(self._stream)
+                deltas = step(self._stream, *given)
                 if shown and self.runtime is not None and self.runtime.settings.fault == "parse":
                     raise RuntimeError("PRR_FAULT=parse")
                 return deltas
@@ -229,7 +231,7 @@ class LosslessParser(DelegatingParser):
             self.tool_parser_cls is not None
             and bool(request.tools)
             and request.tool_choice != "none"
-            and not self._forced(request)
+            and not self._is_forced
         )
 
     def _new_id(self, name: str) -> str:
@@ -238,7 +240,7 @@ class LosslessParser(DelegatingParser):
     # ------------------------------------------------------------------------------------ calls as guided JSON
 
     def _forced(self, request: Any) -> bool:
-        """Whether vLLM forced the calls to be JSON instead of the model's own format."""
+        """See `_is_forced`."""
         choice = request.tool_choice
         return (
             self.tool_parser is not None
