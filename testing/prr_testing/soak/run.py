@@ -52,9 +52,11 @@ def run(
                 figures = asyncio.run(_soak(server, Store(redis, link), model, requests, faults))
         finally:
             link.close()
-        figures["overhead_share"] = overhead.measure(model, redis, histories) if histories else {}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(figures, indent=2) + "\n")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(figures, indent=2) + "\n")
+        if histories:
+            figures["overhead_share"] = overhead.measure(model, redis, histories)
+            out.write_text(json.dumps(figures, indent=2) + "\n")
     lines = verdict(figures)
     print("\n".join(lines or [f"soak: all held over {figures['requests']} requests; figures in {out}"]))
     return not lines
