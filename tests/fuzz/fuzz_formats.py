@@ -56,6 +56,20 @@ TOOLS = [
     for name in ("get_weather", "x")
 ]
 
+# Seeds of the formats that the corpus has no completion of.
+OWN_SEEDS = (
+    (
+        "prr_minimax_m2",
+        '<think>\nso\n</think>\n\nI will.\n<minimax:tool_call>\n<invoke name="get_weather">\n'
+        '<parameter name="city">Bonn</parameter>\n<parameter name="days">3</parameter>\n</invoke>\n'
+        '<invoke name="x">\n</invoke>\n</minimax:tool_call>[e~[',
+    ),
+    (
+        "prr_minimax_m2",
+        '<invoke name="get_weather"><parameter name="city"> a </parameter> b</parameter></invoke></minimax:tool_call>',
+    ),
+)
+
 
 def tails(format: str) -> list[str]:
     """Prompt tails that the corpus has for a format."""
@@ -134,6 +148,7 @@ def work(runs: int, seed: int) -> None:
         f"-dict={literal}",
         "-timeout=60",
         "-rss_limit_mb=4000",
+        f"-artifact_prefix={HOME / 'artifacts'}/",  # crash-*, slow-unit-*, timeout-*: else where make was called
     ]
     atheris.Setup([sys.argv[0], *options, str(found), str(HOME / "seeds")], one)
     atheris.Fuzz()
@@ -141,17 +156,19 @@ def work(runs: int, seed: int) -> None:
 
 def prepare() -> int:
     """Write seeds and dictionary; how many seeds."""
-    for folder in ("seeds", "failures"):
+    for folder in ("seeds", "failures", "artifacts"):
         (HOME / folder).mkdir(parents=True, exist_ok=True)
-    seeds = 0
-    for completion in completions():
-        data = encode(completion.format, completion.text, completion.tail, completion.finish_reason)
+    inputs = [(c.format, encode(c.format, c.text, c.tail, c.finish_reason)) for c in completions()]
+    inputs += [(format, encode(format, text)) for format, text in OWN_SEEDS]
+    unseeded = set(NAMES) - {format for format, _ in inputs}
+    if unseeded:
+        raise SystemExit(f"no seed for {', '.join(sorted(unseeded))}: write one in OWN_SEEDS")
+    for _, data in inputs:
         (HOME / "seeds" / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
-        seeds += 1
     words = {literal for name in NAMES for literal in literals(name)}
     quoted = ("".join(chr(b) if 32 < b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in w.encode()) for w in words)
     (HOME / "literals.dict").write_text("".join(f'"{word}"\n' for word in sorted(quoted)))
-    return seeds
+    return len(inputs)
 
 
 def launch(runs: int, jobs: int) -> int:
