@@ -31,7 +31,7 @@ from prr_plugins.common.lineage import Ambiguous, Match
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings, SpliceMode
 from prr_plugins.common.standin import common_prefix, leading
-from prr_plugins.common.store import Lookup, Store, Turn, TurnStore, tenant_tag, turn_id
+from prr_plugins.common.store import Lookup, Store, Turn, TurnStore, interned, tenant_tag, turn_id
 
 logger = logging.getLogger(__name__)
 
@@ -272,7 +272,7 @@ class Splicer:
             turn = self._turn(context, list(prompt_ids), list(completion_ids), message, also)
             turn = replace(
                 turn,
-                native_call_ids=tuple(native_call_ids),
+                native_call_ids=tuple(native_call_ids) if any(native_call_ids) else (),
                 reasoning_tokens=self._reasoning_in_prompt(context) + end - start,
                 retained_tokens=context.retained_tokens if context.used else 0,
                 reasoning_open=reasoning_open,
@@ -539,4 +539,4 @@ def _fingerprint(conversation: Conversation) -> bytes:
         conversation.template_kwargs or {},
         [conversation.model, conversation.lora],
     )
-    return b"".join(root_key(part)[:4] for part in parts)
+    return interned(b"".join(root_key(part)[:4] for part in parts))

@@ -10,6 +10,7 @@ store (redis_store.py) answers in one round trip.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -72,9 +73,16 @@ def turn_id(key: bytes, parent: bytes | None, start: int, ids: array[int], compl
     return identity.digest()
 
 
+@functools.lru_cache(4096)
+def interned(value: bytes) -> bytes:
+    """The same object for equal bytes: many turns share their fingerprint and tenant."""
+    return value
+
+
 def tenant_tag(tenant: str | None) -> bytes:
     """Stands for a tenant, whose name may be a secret (`cache_salt`), or for none."""
-    return blake2b(b"none" if tenant is None else b"=" + tenant.encode(errors="surrogatepass"), digest_size=8).digest()
+    name = b"none" if tenant is None else b"=" + tenant.encode(errors="surrogatepass")
+    return interned(blake2b(name, digest_size=8).digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +266,12 @@ class TurnStore:
 
 # What the entry and two places in the index take beside the parts of the turn (64-bit CPython;
 # a test compares the sum with what the allocator says).
-_BOOKKEEPING_BYTES = 356
+_BOOKKEEPING_BYTES = 345
 
 
 def _cost(turn: Turn) -> int:
-    parts: list[object] = [turn, turn.ids, turn.keys, *turn.keys, turn.loose, turn.id, turn.path, turn.tenant]
+    parts: list[object] = [turn, turn.ids, turn.keys, *turn.keys, turn.loose, turn.id, turn.path]
     parts += [turn.call_ids, *turn.call_ids, turn.reasoning]
-    if turn.native_call_ids != turn.call_ids:
+    if turn.native_call_ids and turn.native_call_ids != turn.call_ids:
         parts += [turn.native_call_ids, *turn.native_call_ids]
     return _BOOKKEEPING_BYTES + sum(sys.getsizeof(part) for part in parts if part is not None)

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prr_plugins.common.chain import root_key
-from prr_plugins.common.store import Turn, turn_id
+from prr_plugins.common.store import Turn, interned, turn_id
 
 MAGIC = b"PRR\x01"
 HEAD_BYTES = 40
@@ -219,6 +219,6 @@ def _turn(body: bytes, identity: bytes, parent: bytes | None, tenant: bytes) -> 
         reasoning_open=bool(flags & _OPEN) if flags & _OPEN_KNOWN else None,
         hidden=bool(flags & _HIDDEN),
         dropped_calls=bool(flags & _DROPPED),
-        fingerprint=fingerprint,
+        fingerprint=interned(fingerprint),
         tenant=tenant,
     )
