@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import TOOLS, Chat, call_text
+from asking import TOOLS, Chat, call_text
 from test_chat import user
 from test_previews import state
 from test_responses import tool_turn, user_turn

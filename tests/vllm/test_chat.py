@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from conftest import TOOLS, Chat, Reply, call_text
+from asking import TOOLS, Chat, Reply, call_text
 
 pytestmark = pytest.mark.server
 
@@ -276,6 +276,19 @@ def test_a_prefill_leg_is_not_recorded(talk: Chat) -> None:
     assert first.prr["reason"] == "prefill_leg"
     second = talk.ask([*messages, first.returned(), *user("go on")])
     assert second.prr["outcome"] != "spliced"
+
+
+def test_both_legs_get_one_prompt(talk: Chat) -> None:
+    """Prefill elsewhere, decode here: the blocks to come belong to the prompt that the first leg had."""
+    messages = user("two legs")
+    first = talk.ask(messages, "so  so\n</think>\n\nyes")
+    messages += [first.returned(), *user("go on")]
+    prefill = talk.ask(messages, [talk.stop], extra={"kv_transfer_params": {"do_remote_decode": True}}, max_tokens=1)
+    decode = talk.ask(messages, "r</think>\n\nno", extra={"kv_transfer_params": {"do_remote_prefill": True}})
+    assert (prefill.prr["reason"], decode.prr["reason"]) == ("prefill_leg", "decode_leg")
+    assert prefill.prompt_ids == decode.prompt_ids == rendered(talk, messages)
+    messages += [decode.returned(), *user("and on")]
+    assert_goes_on(talk, decode, talk.ask(messages))
 
 
 @pytest.mark.parametrize("how", ["cache_salt", "header"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import PARSER, Chat, call_text
+from asking import PARSER, Chat, call_text
 
 from prr_testing.server import serve
 

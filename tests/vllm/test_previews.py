@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import TOOLS, Chat, call_text
+from asking import TOOLS, Chat, call_text
 from test_chat import rendered, user
 
 pytestmark = pytest.mark.server

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import TOOLS, Chat, call_text
+from asking import TOOLS, Chat, call_text
 from test_chat import user
 from test_surfaces import BOTH, events
 

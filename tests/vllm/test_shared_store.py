@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PARSER, Chat, Reply, call_text
+from asking import PARSER, Chat, Reply, call_text
 
 from prr_testing.redis_server import PROGRAM, RedisServer, redis_server
 from prr_testing.server import Server, serve

@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import TOOLS, Chat, call_text
+from asking import TOOLS, Chat, call_text
+from test_chat import user
 
 pytestmark = pytest.mark.server
 
@@ -60,6 +61,46 @@ def test_batch(talk: Chat) -> None:
     response = post(talk, "/v1/chat/completions/batch", {"messages": conversations, "max_tokens": 50}, "Hm </think> ok")
     messages = [choice["message"] for choice in response.json()["choices"]]
     assert [(m["reasoning"], m["content"]) for m in messages] == [("Hm ", " ok")] * 2
+
+
+def test_batches_go_on(talk: Chat) -> None:
+    """Each conversation of a batch from its own turn."""
+    conversations: list[list[dict[str, Any]]] = [user("one, batched"), user("two, batched")]
+    text = "so  so\n</think>\n\n ok "
+    fields = {"max_tokens": 50, "return_token_ids": True, "prr": True}
+    before: list[list[int]] = []
+    for round_number in range(3):
+        prompts = [show(talk, conversation) for conversation in conversations]
+        answer = post(talk, "/v1/chat/completions/batch", {"messages": conversations, **fields}, text).json()
+        assert answer["usage"]["prompt_tokens"] == sum(map(len, prompts))
+        for number, choice in enumerate(answer["choices"]):
+            assert choice["raw_completion_ids"] == choice["token_ids"] == talk.ids(text)
+            assert choice["prr"]["outcome"] == ("spliced" if round_number else "first_turn")
+            if round_number:
+                assert choice["prr"]["kept_tokens"] == len(before[number])
+                assert prompts[number][: len(before[number])] == before[number]
+            content = choice["message"]["content"]
+            conversations[number] += [{"role": "assistant", "content": content}, *user(f"on {round_number}")]
+        before = [prompt + talk.ids(text) for prompt in prompts]
+    # A conversation goes on from a batch to the chat route.
+    reply = talk.ask(conversations[1], tools=None)
+    assert reply.prompt_ids[: len(before[1])] == before[1]
+
+
+def show(talk: Chat, messages: list[dict[str, Any]]) -> list[int]:
+    return list(post(talk, "/v1/chat/completions/render", {"messages": messages}).json()["token_ids"])
+
+
+def test_an_image_is_for_the_engine_to_take_or_to_refuse(talk: Chat) -> None:
+    """This model sees none: vLLM says so, to us and without us in the same words."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    told = []
+    for mode in ("on", "off"):
+        body = {"messages": [{"role": "user", "content": [image]}], "model": talk.server.model, "prr_splice": mode}
+        answer = httpx.post(f"{talk.server.base_url}/v1/chat/completions", json=body, timeout=60)
+        told.append((answer.status_code, answer.json()["error"]["message"]))
+    assert told[0] == told[1]
+    assert told[0][0] == 400
 
 
 def test_tokenize_renders_the_template(talk: Chat) -> None:
