@@ -17,13 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
-from prr_plugins.common.bridge import TemplateBridge
 from prr_plugins.common.formats import get_format
 from prr_plugins.common.machine import StreamParser
-from prr_plugins.common.metrics import Metrics
-from prr_plugins.common.settings import Settings
-from prr_plugins.common.splice import Conversation, Splicer
-from prr_plugins.common.store import TurnStore
 
 from ..tokens import Vocabulary
 from .blame import Place, Tracer, place
@@ -34,18 +29,23 @@ Kind = Literal["parser", "template", "encoding", "engine"]
 
 @dataclass(frozen=True)
 class Reply:
-    """What the engine answered: the prompt it used, the message, why it ended."""
+    """What the engine answered: the prompt it used, the message, why it ended; ours: what it did with the prompt."""
 
     prompt_ids: list[int]
     message: Message
     finish_reason: str | None
+    prr: dict[str, Any] | None = None
 
 
 class Chat(Protocol):
-    """One model behind one engine's own serving classes."""
+    """One model behind one engine's own serving classes.
+
+    ours: our plugin is loaded and its parsers are chosen; turns of one `tenant` are not known to another.
+    """
 
     engine: str
     model: str
+    ours: bool
     tokenizer: Any
 
     def ask(
@@ -54,8 +54,8 @@ class Chat(Protocol):
         tools: list[dict[str, Any]] | None,
         script: Sequence[int],
         *,
-        cut: bool,
         template_kwargs: Mapping[str, Any] | None = None,
+        tenant: str | None = None,
     ) -> Reply: ...
     def render(
         self,
@@ -121,7 +121,7 @@ class Cell:
 
 
 class Measure:
-    """All cells of one model behind one engine: the engine's own, and ours with that engine's renderer.
+    """All cells of one model behind one engine, as `chat` runs it.
 
     root: the engine's package folder.
     """
@@ -129,33 +129,33 @@ class Measure:
     def __init__(self, chat: Chat, root: Path) -> None:
         self.chat = chat
         self.root = root
+        self.by = f"ours_{chat.engine}" if chat.ours else chat.engine
         self.vocabulary = Vocabulary(chat.tokenizer)
         self._stops = chat.stop_ids()
         self._templates: dict[str, ChatTemplate] = {}
 
-    def cells(self, row: Row) -> list[Cell]:
-        """The row's cells: stock, ours."""
-        names = (self.chat.engine, f"ours_{self.chat.engine}")
+    def cell(self, row: Row) -> Cell:
+        """The row's cell."""
         try:
             turn = write(self.chat.model, row, self.vocabulary)
         except Impossible as why:
-            return [Cell(self.chat.model, row.name, name, reason=str(why), possible=False) for name in names]
-        return [self.stock(turn, names[0]), self.ours(turn, names[1])]
+            return Cell(self.chat.model, row.name, self.by, reason=str(why), possible=False)
+        return self.ours(turn) if self.chat.ours else self.stock(turn)
 
     # ------------------------------------------------------------------------------------ stock
 
-    def stock(self, turn: Turn, name: str) -> Cell:
+    def stock(self, turn: Turn) -> Cell:
         try:
             first = self._sample(turn)
         except Exception as error:  # the engine cannot answer what was sampled
-            cell = self._cell(turn, name, ())
+            cell = self._cell(turn, ())
             cell.cause = Cause("engine", f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
             return cell
         message = returned(first.message)
-        cell = self._cell(turn, name, first.prompt_ids)
+        cell = self._cell(turn, first.prompt_ids)
         cell.finish_reason = first.finish_reason
         try:
-            ids = self._next(turn, message)
+            ids = self._next(turn, message).prompt_ids
         except Exception as error:  # the engine refuses its own message
             cell.cause = Cause("engine", f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
             return cell
@@ -164,16 +164,20 @@ class Measure:
             cell.cause = self._cause(turn, message, first.prompt_ids, ids, cell.kept)
         return cell
 
-    def _next(self, turn: Turn, message: Message) -> list[int]:
-        messages = [*turn.before, message, *turn.follow_up(message)]
-        end = [next(iter(self._stops))]
-        return self.chat.ask(messages, turn.tools, end, cut=False, template_kwargs=turn.template_kwargs).prompt_ids
+    def _next(self, turn: Turn, message: Message) -> Reply:
+        return self._ask(turn, [*turn.before, message, *turn.follow_up(message)], [next(iter(self._stops))])
 
     def _sample(self, turn: Turn) -> Reply:
-        return self.chat.ask(turn.before, turn.tools, turn.ids, cut=turn.cut, template_kwargs=turn.template_kwargs)
+        return self._ask(turn, turn.before, turn.ids)
 
-    def _cell(self, turn: Turn, name: str, prompt_ids: Sequence[int]) -> Cell:
-        return Cell(turn.model, turn.row.name, name, reusable=len(prompt_ids) + len(turn.ids))
+    def _ask(self, turn: Turn, messages: Sequence[Message], script: Sequence[int]) -> Reply:
+        # a row is a conversation of its own: some of them are the same but for the tokens
+        return self.chat.ask(
+            messages, turn.tools, script, template_kwargs=turn.template_kwargs, tenant=f"row {turn.row.name}"
+        )
+
+    def _cell(self, turn: Turn, prompt_ids: Sequence[int]) -> Cell:
+        return Cell(turn.model, turn.row.name, self.by, reusable=len(prompt_ids) + len(turn.ids))
 
     def _compare(self, cell: Cell, turn: Turn, sampled: list[int], ids: list[int], message: Message) -> None:
         cell.kept = common(sampled, ids)
@@ -212,7 +216,7 @@ class Measure:
         whole = self._parsed(turn, sampled[: len(sampled) - len(turn.ids)])
         for what, repaired in _repairs(message, whole.message, any(whole.native_ids)):
             try:
-                now = common(sampled, self._next(turn, repaired))
+                now = common(sampled, self._next(turn, repaired).prompt_ids)
             except Exception:
                 continue
             if now > kept:
@@ -231,7 +235,7 @@ class Measure:
         """The template line, or the encoder's, that wrote the other character."""
         calls: list[dict[str, Any]] = []
         with captured_templates(calls):
-            ids = self._next(turn, message)
+            ids = self._next(turn, message).prompt_ids
         what = f"writes {self.vocabulary.text_of(ids[kept : kept + 8])!r}"
         if calls:
             found = self._template_line(calls[-1], got, at)
@@ -269,59 +273,26 @@ class Measure:
         tail = text[max(0, *(text.rfind(opener) for opener in get_format(turn.format).turn_openers)) :]
         return parsed(turn, tail, self.chat.tokenizer)
 
-    def ours(self, turn: Turn, name: str) -> Cell:
-        """Our parse, and the bridge with the engine's own renderer and tokenizer, as the plugin uses them."""
-        splicer = self._splicer(turn)
+    def ours(self, turn: Turn) -> Cell:
+        """What the plugin makes of it."""
         first = self._sample(turn)
-        sampled = [*first.prompt_ids, *turn.ids]
-        made = self._parsed(turn, first.prompt_ids)
-        message = returned(made.message)
-        cell = self._cell(turn, name, first.prompt_ids)
-        plan = splicer.plan(Conversation(turn.before, turn.tools, turn.template_kwargs))
-        splicer.record(
-            plan.context,
-            first.prompt_ids,
-            turn.ids,
-            made.message,
-            reasoning_span=made.reasoning_span,
-            reasoning_open=made.reasoning_open,
-            native_call_ids=made.native_ids,
-        )
-        messages = [*turn.before, message, *turn.follow_up(message)]
-        plan = splicer.plan(Conversation(messages, turn.tools, turn.template_kwargs))
-        cell.reason = plan.reason
-        cell.retained_reasoning_tokens = plan.retained_reasoning_tokens
-        ids = plan.prompt_ids
-        if ids is None:
-            ids = self._next(turn, message)
-        self._compare(cell, turn, sampled, ids, message)
+        message = returned(first.message)
+        following = self._next(turn, message)
+        assert following.prr is not None, "the plugin does not follow this request"
+        cell = self._cell(turn, first.prompt_ids)
+        cell.finish_reason = first.finish_reason
+        cell.reason = following.prr["reason"]
+        cell.retained_reasoning_tokens = following.prr["retained_reasoning_tokens"]
+        self._compare(cell, turn, [*first.prompt_ids, *turn.ids], following.prompt_ids, message)
         return cell
-
-    def _splicer(self, turn: Turn) -> Splicer:
-        tokenizer = self.chat.tokenizer
-        bridge = TemplateBridge(
-            self.chat.render,
-            lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
-            lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
-            self._stops,
-            tokenizer.get_added_vocab(),
-            reasoning_end=get_format(turn.format).reasoning_end,
-        )
-        return Splicer(bridge, TurnStore(1 << 24), Settings(), _Uncounted())
-
-
-class _Uncounted(Metrics):
-    """Nobody reads the counters here."""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """Our parse of a completion: the message, call ids that the model wrote, the tokens of its reasoning."""
+    """Our parse of a completion: the message, and call ids that the model wrote."""
 
     message: Message
     native_ids: list[str | None]
-    reasoning_span: tuple[int, int] | None
-    reasoning_open: bool
 
 
 def parsed(turn: Turn, prompt_tail: str, tokenizer: Any) -> Parsed:
@@ -344,10 +315,7 @@ def parsed(turn: Turn, prompt_tail: str, tokenizer: Any) -> Parsed:
             }
             for index, call in enumerate(result.parsed_tool_calls)
         ]
-    spans = result.tokens.spans if result.tokens else ()
-    reasoning = [s for s in spans if s.segment is not None and result.segments[s.segment].kind == "reasoning"]
-    span = (reasoning[0].start, reasoning[-1].end) if reasoning else None
-    return Parsed(message, [call.id for call in result.parsed_tool_calls], span, parser.reasoning_open)
+    return Parsed(message, [call.id for call in result.parsed_tool_calls])
 
 
 def returned(message: Mapping[str, Any]) -> Message:

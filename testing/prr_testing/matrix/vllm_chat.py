@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..models import model_dir
-from ..parsers import STOCK
+from ..parsers import OURS, STOCK
 from .cells import Reply
 
 # What the model's own config.json says beside the stand-in network's, where vLLM decides by it.
@@ -24,11 +24,11 @@ _TOKENIZER_MODES = {"deepseek-v4": "deepseek_v4"}
 
 
 class VllmChat:
-    """One model behind stock vLLM."""
+    """One model behind vLLM: stock, or with the plugin as vLLM loads it."""
 
     engine = "vllm"
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, ours: bool = False) -> None:
         folder = model_dir(model)
         os.environ.setdefault("TIKTOKEN_ENCODINGS_BASE", str(model_dir("gpt-oss") / "tiktoken"))
         from vllm.config import DeviceConfig, ModelConfig, VllmConfig
@@ -38,7 +38,11 @@ class VllmChat:
         from vllm.renderers.online_renderer import OnlineRenderer
         from vllm.renderers.registry import renderer_from_config
 
-        parsers = STOCK["vllm"][model]
+        if ours:
+            from prr_plugins.vllm import register
+
+            register()
+        parsers = (OURS if ours else STOCK["vllm"])[model]
         config = ModelConfig(
             model=str(folder), tokenizer_mode=_TOKENIZER_MODES.get(model, "auto"), max_model_len=32_768, dtype="float32"
         )
@@ -57,9 +61,15 @@ class VllmChat:
         self._client = _Script(config, renderer)
         models: Any = OpenAIServingModels(self._client, [BaseModelPath(model, str(folder))])
         self._serving = OpenAIServingChat(self._client, models, "assistant", online_renderer=self.renderer, **shared)
+        if ours:  # a server does so in `warmup`, which also runs the renderer on a made-up request
+            from prr_plugins.vllm.startup import activate
+
+            activate(self.renderer)
         self.model = model
+        self.ours = ours
         self.tokenizer = renderer.get_tokenizer()
         self._loop = asyncio.new_event_loop()
+        self._stops = self.stop_ids()
 
     def ask(
         self,
@@ -67,20 +77,22 @@ class VllmChat:
         tools: list[dict[str, Any]] | None,
         script: Sequence[int],
         *,
-        cut: bool,
         template_kwargs: Mapping[str, Any] | None = None,
+        tenant: str | None = None,
     ) -> Reply:
-        """One request. `script` is what is sampled; `cut`: the last of it is no stop token.
+        """One request. `script` is what is sampled.
 
         Raises:
             RuntimeError: vLLM answers with an error; its own words.
         """
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
-        self._client.script, self._client.cut = list(script), cut
+        self._client.script, self._client.cut = list(script), script[-1] not in self._stops
         offered: dict[str, Any] = {"tools": tools, "tool_choice": "auto"} if tools else {}
         if template_kwargs:
             offered["chat_template_kwargs"] = dict(template_kwargs)
+        if self.ours:
+            offered |= {"prr": True, "cache_salt": tenant}
         request = ChatCompletionRequest(
             model=self.model, messages=[dict(m) for m in messages], return_token_ids=True, **offered
         )
@@ -89,7 +101,9 @@ class VllmChat:
             raise RuntimeError(response.error.message)
         (choice,) = response.choices
         message = choice.message.model_dump(exclude_none=True)
-        return Reply(list(response.prompt_token_ids), message, choice.finish_reason)
+        return Reply(
+            list(response.prompt_token_ids), message, choice.finish_reason, (response.model_extra or {}).get("prr")
+        )
 
     def render(
         self,

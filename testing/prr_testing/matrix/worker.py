@@ -43,18 +43,18 @@ def main() -> int:
         print(json.dumps(value, ensure_ascii=False), file=out, flush=True)
 
     say({"engine": engine, "version": version(engine)})
-    for model in wanted or WRITERS:
-        try:
-            measure = Measure(Chat(model), root)
-        except Exception as error:  # this installation of the engine cannot serve the model: its own words
-            why = f"{engine} does not start: {str(error).splitlines()[0]}"
-            for row in ROWS:
-                for by in (engine, f"ours_{engine}"):
+    for ours in (False, True):  # the plugin is loaded behind the last stock cell
+        for model in wanted or WRITERS:
+            try:
+                measure = Measure(Chat(model, ours=ours), root)
+            except Exception as error:  # this installation of the engine cannot serve the model: its own words
+                why = f"{engine} does not start: {str(error).splitlines()[0]}"
+                for row in ROWS:
+                    by = f"ours_{engine}" if ours else engine
                     say(Cell(model, row.name, by, reason=why, possible=False).to_dict())
-            continue
-        for row in ROWS:
-            for cell in measure.cells(row):
-                say(cell.to_dict())
+                continue
+            for row in ROWS:
+                say(measure.cell(row).to_dict())
     out.flush()
     os._exit(0)  # the engines' thread pools would keep the process
 
