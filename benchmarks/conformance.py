@@ -1,7 +1,7 @@
 """`make conformance`: every parser on every fixture of `canitoolcall`, and what becomes of each turn afterwards.
 
-One run, one table: ours as a library (both streaming policies), ours through the interfaces that vLLM calls, stock
-vLLM, stock SGLang. The fixtures, chunkings and checks are the corpus' own; ours must also survive `char:*` splits.
+One run, one table: ours as a library (both streaming policies), ours through what vLLM and SGLang call, stock vLLM,
+stock SGLang. The fixtures, chunkings and checks are the corpus' own; ours must also survive `char:*` splits.
 Then the round trip: prompt and sampled ids must be a strict prefix of the next prompt, by re-render and by the bridge.
 
 Writes out/conformance.json. Ends with 1 if anything of ours does not pass; `docs/parsing.md` says how to read it.
@@ -39,7 +39,7 @@ from prr_testing.vocabularies import vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "out" / "conformance.json"
-OURS = ("prr", "prr_eager", "prr_in_vllm")
+OURS = ("prr", "prr_eager", "prr_in_vllm", "prr_in_sglang")
 CHARACTERS = tuple(ChunkStrategy("char", seed=seed) for seed in range(4))
 
 # A fixture whose expected value we hold to be wrong, and why. Nothing else of ours may fail.
@@ -49,6 +49,8 @@ ADAPTERS: Mapping[str, Callable[[], Adapter]] = {
     "prr": adapters.PrrLibrary,
     "prr_eager": adapters.PrrLibraryEager,
     "prr_in_vllm": adapters.PrrInVllm,
+    "prr_in_sglang": adapters.PrrInSglang,
+    "prr_detectors_in_sglang": adapters.PrrDetectorsInSglang,
     "vllm": adapters.Vllm,
     "sglang": adapters.Sglang,
 }
@@ -91,7 +93,7 @@ def select(families: list[str]) -> list[Completion]:
 
 def start(name: str, families: list[str]) -> subprocess.Popen[str]:
     """The child process of one parser, in a session of its own: the scheduler shares a machine between sessions."""
-    python = ROOT / ".venv" / ("sglang" if name == "sglang" else "vllm") / "bin" / "python"
+    python = ROOT / ".venv" / ("sglang" if name.endswith("sglang") else "vllm") / "bin" / "python"
     command: list[str | Path] = [python, __file__, "--child", name, "--family", *families]
     log = (OUT.parent / "conformance").joinpath(f"{name.replace(' ', '_')}.log").open("w")
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
@@ -216,7 +218,7 @@ def table(runs: Mapping[str, Mapping[str, CaseResult]], trips: Mapping[str, Any]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Conformance of all parsers, and the round trip.")
-    names = (*OURS, "vllm", "sglang")
+    names = tuple(ADAPTERS)
     parser.add_argument("--runs", nargs="*", choices=names, default=list(names), help="which parsers (default: all)")
     parser.add_argument("--family", nargs="*", default=[], help="only these families of the corpus")
     parser.add_argument("--out", type=Path, default=OUT)

@@ -1,4 +1,4 @@
-"""Parsers under `canitoolcall`: ours as a library, ours and stock inside vLLM, stock SGLang.
+"""Parsers under `canitoolcall`: ours as a library, ours and stock inside vLLM and SGLang.
 
 Each is an `Adapter` of that package, so its own replay, chunkings and checks judge all of them alike. Ids are the
 fixture's own where `vocabularies` has the model's tokenizer, else a stand-in's of the same text. Engines are imported
@@ -7,14 +7,16 @@ only by the classes that drive them.
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from importlib import metadata
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 from canitoolcall.adapters import sglang as sglang_adapter
 from canitoolcall.adapters import vllm as vllm_adapter
@@ -25,6 +27,7 @@ from prr_plugins.common.completion import token_bytes
 from prr_plugins.common.machine import Delta, Policy, StreamParser, parse
 
 from .corpus import format_of
+from .models import model_dir
 from .vocabularies import VOCABULARIES, folder, vocabulary
 
 KEPT = 2  # tokenizers, setups... of so many models: each is 100 MB, and fixtures come model by model
@@ -350,3 +353,126 @@ class Sglang(sglang_adapter.SglangAdapter):
         made = super()._detokenizer(rp)
         made.tool_close_token_ids = tool_close_token_ids(rp.rule.tool_call_parser, made.tokenizer)  # new in 0.5.23
         return made
+
+
+class PrrDetectorsInSglang(Sglang):
+    """Our detectors as SGLang composes them where no hook is: reasoning first, then calls in what is left."""
+
+    name: ClassVar[str] = "prr_detectors_in_sglang"
+
+    def __init__(self) -> None:
+        super().__init__()
+        from prr_plugins.sglang import register
+
+        register()
+
+    def supports(self, family: str, model: str) -> Support:
+        return Support(True)
+
+    def _replay(self, raw: ReplayInput, tools: Sequence[ToolSpec] | None, stream: bool) -> Any:
+        name = format_of(raw.family, raw.model)
+        rule = sglang_adapter.ParserRule("*", name, name)
+        with mock.patch.object(sglang_adapter, "resolve_parsers", return_value=rule):
+            made = super()._replay(raw, tools, stream)
+        made.serving.prompt_ids = made.ctx.tokenizer.encode(raw.generation_prompt or "", add_special_tokens=False)
+        return made
+
+
+class PrrInSglang(PrrDetectorsInSglang):
+    """Ours through what SGLang's server calls for a chat, with the hooks in place.
+
+    A whole response is `_build_chat_response`, a stream `_generate_stream_content`, step by step; both ask
+    `_encoding_output`, which is ours. The detectors by themselves are `PrrDetectorsInSglang`.
+    """
+
+    name: ClassVar[str] = "prr_in_sglang"
+    policy: ClassVar[Policy] = "complete"
+
+    def __init__(self) -> None:
+        super().__init__()
+        from sglang.srt.runtime_context import publish
+        from sglang.srt.server_args import ServerArgs
+
+        from prr_plugins.sglang import hooks
+
+        from .sglang_handler import KERNELS
+
+        folder = str(model_dir("qwen3.6"))  # any: it is read for flags alone
+        publish(ServerArgs(model_path=folder, **KERNELS), role="tokenizer")
+        hooks.install("serve")
+        self._runtimes: dict[Any, Any] = {}
+
+    def _serving(self, ctx: Any, rule: Any) -> Any:
+        from prr_plugins.common.formats import get_format
+        from prr_plugins.common.settings import Settings
+        from prr_plugins.sglang.runtime import Runtime
+        from prr_plugins.sglang.serving import RUNTIME
+
+        made = super()._serving(ctx, rule)
+        made.default_sampling_params = None
+        made.tokenizer_manager.model_path = ctx.model
+        made.tokenizer_manager.incremental_streaming_output = False
+        made.tokenizer_manager.model_config.hf_eos_token_id = set()
+        made.template_manager.jinja_template_content_format = "string"
+        forget(self._runtimes)
+        key = (ctx.model, rule.tool_call_parser)
+        if key not in self._runtimes:
+            settings = Settings(splice="off", stream_arguments=self.policy)
+            self._runtimes[key] = Runtime(made, get_format(rule.tool_call_parser), settings)
+        setattr(made, RUNTIME, self._runtimes[key])
+        return made
+
+    def parse(self, raw: ReplayInput, tools: Sequence[ToolSpec]) -> ParseResult:
+        from .sglang_handler import output
+
+        rp = self._replay(raw, tools, stream=False)
+        ids = [*self.units(raw), *self._stop(rp)]
+        try:
+            (text,) = self._detokenize(rp, [ids])
+            result = output(list(rp.serving.prompt_ids), text, ids, len(ids), rp.stop.finish_reason())
+            response = rp.serving._build_chat_response(rp.request, [result], 0)
+            message = json.loads(response.model_dump_json(by_alias=True))["choices"][0]["message"]
+        except Exception as e:  # the parser's own fault is an outcome
+            return ParseResult(exception=f"{type(e).__name__}: {e}")
+        functions = [call["function"] for call in message.get("tool_calls") or ()]
+        calls = tuple(ParsedToolCall(function["name"], function["arguments"]) for function in functions)
+        return ParseResult(message["content"] or None, message.get("reasoning_content") or None, calls)
+
+    def parse_stream(self, raw: ReplayInput, chunks: Sequence[Sequence[int]], tools: Sequence[ToolSpec]) -> ParseResult:
+        rp = self._replay(raw, tools, stream=True)
+        steps = [list(chunk) for chunk in chunks] or [[]]
+        steps[-1] += self._stop(rp)
+        return self._streamed(rp, steps, lambda: self._detokenize(rp, steps))
+
+    def parse_stream_text(self, raw: ReplayInput, deltas: Sequence[str], tools: Sequence[ToolSpec]) -> ParseResult:
+        rp = self._replay(raw, tools, stream=True)
+        texts = list(deltas) or [""]
+        return self._streamed(rp, [[] for _ in texts], lambda: texts)
+
+    @staticmethod
+    def _stop(rp: Any) -> list[int]:
+        return [rp.stop.token_id] if rp.stop.appended and rp.stop.token_id is not None else []
+
+    def _streamed(self, rp: Any, steps: Sequence[list[int]], texts: Callable[[], Sequence[str]]) -> ParseResult:
+        client = sglang_adapter.StreamAccumulator()
+        try:
+            asyncio.run(self._generate(rp, steps, texts(), client))
+        except Exception as e:
+            return client.result(exception=f"{type(e).__name__}: {e}")
+        return client.result()
+
+    async def _generate(self, rp: Any, steps: Sequence[list[int]], texts: Sequence[str], client: Any) -> None:
+        from .sglang_handler import output
+
+        shown, ids = "", list[int]()
+        state: list[dict[int, Any]] = [{} for _ in range(6)]
+        offsets, reasoning, parsers, has_calls, *counts = state
+        for number, (text, more) in enumerate(zip(texts, steps, strict=True), 1):
+            last = number == len(steps)
+            shown, ids = shown + text, ids + more
+            reason, finish = (rp.stop.finish_reason(), rp.stop.finish_type) if last else (None, None)
+            result = output(list(rp.serving.prompt_ids), shown, ids, len(ids), reason)
+            async for event in rp.serving._generate_stream_content(
+                result, 0, rp.request, 0, offsets, reasoning, parsers, has_calls, None, finish, False, *counts, {}
+            ):
+                client.add_sse(event)
