@@ -178,7 +178,8 @@ class TemplateBridge:
         if isinstance(answer, Refusal):
             return answer
         kept = len(prompt_ids) + len(completion_ids) - answer.dropped
-        ids = [*prompt_ids, *completion_ids[: len(completion_ids) - answer.dropped], *answer.ids]
+        rest = [*completion_ids[: len(completion_ids) - answer.dropped], *answer.ids]
+        ids = prompt_ids + rest if isinstance(prompt_ids, list) else [*prompt_ids, *rest]  # copied once
         front = ids[max(0, kept - _SEAM_TOKENS) : kept]
 
         def spans() -> tuple[Span, ...]:
