@@ -8,17 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Chat, Refused
+from in_process import CALL, Chat
 
 from prr_testing.parsers import Parsers
+from prr_testing.sglang_handler import Refused
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 Make = Callable[..., Chat]
 
-CALL = (
-    "so\n</think>\n\nI will.<tool_call>\n<function=edit>\n<parameter=path>\n/x\n</parameter>\n"
-    "<parameter=count>\n1e3\n</parameter>\n</function>\n</tool_call>"
-)
 HALVES = {
     "calls": Parsers("prr_qwen3", None),
     "reasoning": Parsers(None, "prr_qwen3"),

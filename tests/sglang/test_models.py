@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import STOPS, TOOLS, Chat
+from in_process import STOPS, TOOLS, Chat
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
