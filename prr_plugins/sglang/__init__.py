@@ -16,6 +16,8 @@ that tells a process its configuration; the rest is put in place when that names
 
 from __future__ import annotations
 
+import logging
+
 GROUP = "sglang.srt.plugins"
 
 
@@ -25,3 +27,5 @@ def register() -> None:
 
     detectors.register_names()
     hooks.install("register")
+    for line in hooks.problems("register"):
+        logging.getLogger("sglang.srt.plugins").warning("prr-plugins: %s", line)

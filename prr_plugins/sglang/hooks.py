@@ -80,7 +80,11 @@ HOOKS: tuple[Hook, ...] = (
 # Without one of these a prompt cannot be spliced, or a turn not be captured.
 SPLICE_NEEDS = frozenset({"config", "start", "convert", "prompt", "output", "response", "stream", "chunks"})
 
+# One reading of the output hangs on all of these: with one gone SGLang reads it alone, with our detectors.
+READING = frozenset({"output", "response", "stream", "chunks"})
+
 _installed: set[str] = set()
+_not_in_place: dict[str, str] = {}  # places that are as we know them and did not take our hook: why
 
 
 def states() -> list[HookState[Hook]]:
@@ -89,19 +93,45 @@ def states() -> list[HookState[Hook]]:
 
 
 def check(hook: Hook) -> str | None:
-    """What is wrong with the target, None if nothing is."""
-    return hook_state.check(hook, lambda: pkgutil.resolve_name(hook.target))
+    """What is wrong with the target or with our hook on it, None if nothing is."""
+    return _not_in_place.get(hook.name) or hook_state.check(hook, lambda: pkgutil.resolve_name(hook.target))
+
+
+def does_not_load(hook: Hook) -> str | None:
+    """Why our side of a hook cannot be imported with this SGLang, None if it can."""
+    try:
+        if hook.wrapper is not None:
+            hook_state.load(hook.wrapper)
+    except Exception as e:
+        return f"{hook.target}: our hook does not load ({type(e).__name__}: {e})"
+    return None
 
 
 def install(stage: Stage) -> None:
     """Put the hooks of `stage` in place, each once; one that fails its check is left alone."""
     wanted = [h for h in HOOKS if h.stage == stage and h.wrapper and h.name not in _installed and check(h) is None]
+    before = {}
     for hook in wanted:
+        if problem := does_not_load(hook):
+            _not_in_place[hook.name] = problem
+            continue
         assert hook.wrapper is not None
+        before[hook] = pkgutil.resolve_name(hook.target)
         HookRegistry.register(hook.target, hook_state.load(hook.wrapper), HookType.AROUND)
     HookRegistry.apply_hooks()
-    # The registry only logs when it fails; what it wrapped it has left `__wrapped__` on.
-    _installed.update(h.name for h in wanted if hasattr(pkgutil.resolve_name(h.target), "__wrapped__"))
+    # The registry only logs when it fails, and passes over places that another plugin has hooked before.
+    for hook, original in before.items():
+        if pkgutil.resolve_name(hook.target) is original:
+            _not_in_place[hook.name] = f"{hook.target} did not take our hook (another plugin's is there, or see above)"
+        else:
+            _installed.add(hook.name)
+
+
+def problems(stage: Stage | None = None) -> list[str]:
+    """What is not in order and what is off without it, a line each. stage: only hooks of that stage are looked at."""
+    wanted = [h for h in HOOKS if stage in (None, h.stage)]
+    found = hook_state.states(wanted, _installed, check)
+    return [f"{state.problem}: off: {state.hook.loses}" for state in found if state.problem is not None]
 
 
 def missing_for_splice() -> list[str]:

@@ -28,6 +28,7 @@ from sglang.srt.runtime_context import get_disagg
 from prr_plugins.common import overflow, request_fields
 from prr_plugins.common.settings import SpliceMode
 from prr_plugins.common.splice import Conversation, Plan
+from prr_plugins.sglang import hooks
 from prr_plugins.sglang.detectors import tool_dicts
 from prr_plugins.sglang.output import Choice, ForcedCalls, edit_event, stream_chunks, tool_call_models
 from prr_plugins.sglang.runtime import Runtime, copy_messages, template_kwargs
@@ -342,6 +343,12 @@ def _runtime(serving: Any) -> Runtime | None:
     return getattr(serving, RUNTIME, None)
 
 
+def _reads_output(serving: Any) -> bool:
+    """Whether completions are ours to read: all the places are there that it takes."""
+    runtime = _runtime(serving)
+    return runtime is not None and hooks.READING.isdisjoint(runtime.missing_hooks)
+
+
 # ---------------------------------------------------------------------------------------- hooks (see hooks.HOOKS)
 
 
@@ -409,14 +416,14 @@ def apply_jinja_template(
 
 def encoding_output(original: Callable[..., Any], self: Any) -> Any:
     """Where SGLang looks for something that parses the output as a whole."""
-    return original(self) if _runtime(self) is None else Output(self)
+    return Output(self) if _reads_output(self) else original(self)
 
 
 def build_chat_response(
     original: Callable[..., Any], self: Any, request: ChatCompletionRequest, ret: list[dict[str, Any]], created: int
 ) -> Any:
     """Where a whole response is made."""
-    if _runtime(self) is None:
+    if not _reads_output(self):
         return original(self, request, ret, created)
     turn = Turn.follow(self, request)
     turn.watch(ret)
@@ -433,7 +440,7 @@ def generate_chat_stream(
 ) -> AsyncGenerator[str, None]:
     """Where a stream is made."""
     events: AsyncGenerator[str, None] = original(self, adapted_request, request, raw_request)
-    if _runtime(self) is None:
+    if not _reads_output(self):
         return events
     return _finish_stream(events, Turn.follow(self, request))
 

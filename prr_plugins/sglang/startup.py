@@ -125,7 +125,19 @@ def publish(original: Callable[..., None], server_args: Any, *args: Any, **kwarg
     switch.share(settings.splice)
     if serving.tokenizer_worker_num > 1:
         os.environ.setdefault(_APP_VARIABLE, _WORKER_APP)
+    _log_somewhere()
     hooks.install("serve")
+
+
+def _log_somewhere() -> None:
+    """In further API processes nothing sets logging up: let our lines be seen there, as SGLang's are elsewhere."""
+    ours = logging.getLogger("prr_plugins")
+    if not ours.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("[%(asctime)s] %(message)s", "%Y-%m-%d %H:%M:%S"))
+        ours.addHandler(handler)
+        ours.setLevel(logging.INFO)
+        ours.propagate = False
 
 
 def serving_init(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
@@ -143,6 +155,10 @@ def serving_init(original: Callable[..., None], self: Any, *args: Any, **kwargs:
         activate(self)
     except StartupError as e:
         refuse(e)
+    except Exception as e:  # an SGLang of another shape: our detectors still parse
+        logger.error("%s: splicing is off: %s: %s", PACKAGE, type(e).__name__, e)
+        for line in problems():
+            logger.warning("%s: %s", PACKAGE, line)
 
 
 def activate(serving: Any) -> None:
@@ -195,7 +211,7 @@ def start_line(serving: Any, runtime: Any) -> str:
 
 def problems() -> list[str]:
     """What is not as it should be with this SGLang, a line each."""
-    lines = [f"{s.problem}: off: {s.hook.loses}" for s in hooks.states() if s.problem is not None]
+    lines = hooks.problems()
     if sglang_version.split("+")[0] not in hooks.TRIED:
         lines.append(f"SGLang {sglang_version} was not tried with this release ({', '.join(hooks.TRIED)} were)")
     return lines

@@ -11,7 +11,7 @@ from sglang.srt.parser.reasoning_parser import ReasoningParser
 from sglang.srt.server_args import prepare_server_args
 
 from prr_plugins.common.formats import FORMATS
-from prr_plugins.sglang import detectors, hooks, startup
+from prr_plugins.sglang import detectors, startup
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}, "count": {"type": "number"}}}
 EDIT = [Tool(type="function", function={"name": "edit", "parameters": PARAMETERS})]
@@ -138,21 +138,6 @@ def test_reasoning_alone_may_be_the_answer() -> None:
     detector = ReasoningParser.DetectorMap["prr_qwen3"](force_reasoning=True, force_nonempty_content=True)
     result = detector.detect_and_parse("all of it")
     assert (result.normal_text, result.reasoning_text) == ("all of it", "")
-
-
-# ---------------------------------------------------------------------------------------- hooks
-
-
-def test_a_hook_whose_place_is_gone_is_named_and_switches_splicing_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = hooks.Hook("prompt", "sglang.srt.entrypoints.nowhere.Chat.render", "serve", "splicing", "a:b")
-    moved = hooks.Hook("stream", "sglang.srt.runtime_context.publish", "serve", "streams", "a:b", ("another",))
-    monkeypatch.setattr(hooks, "HOOKS", (*hooks.HOOKS[:2], gone, moved))
-    monkeypatch.setattr(hooks, "_installed", set())
-    assert hooks.missing_for_splice() == ["prompt", "stream"]
-    hooks.install("serve")  # leaves them alone
-    lines = startup.problems()
-    assert any("nowhere.Chat.render is not there" in line and "off: splicing" in line for line in lines)
-    assert any("publish no longer takes another" in line for line in lines)
 
 
 @pytest.mark.parametrize(

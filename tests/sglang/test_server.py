@@ -58,7 +58,8 @@ def test_several_api_processes(tmp_path: Path) -> None:
             if second.prr["outcome"] == "spliced":
                 assert second.prompt_ids[: len(first.turn)] == first.turn
         assert outcomes <= {"spliced", "refused"}
-        assert sum("for calls and reasoning, splice on" in line for line in server.log_text().splitlines()) == 2
+        log = server.log_text()  # a process that took too long to start is replaced: more than two may have begun
+        assert log.count("for calls and reasoning, splice on") >= log.count("Application startup complete") >= 2
 
 
 def _answers(server: Server, script: list[int]) -> list[Any]:
