@@ -247,9 +247,11 @@ def serve_sglang(
     options = ["--model-path", str(model), "--served-model-name", name, "--load-format", "dummy", "--device", "cpu"]
     options += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"]
     options += ["--disable-overlap-schedule", "--cuda-graph-backend-decode", "disabled"]
-    options += ["--cuda-graph-backend-prefill", "disabled", "--skip-server-warmup", "--mem-fraction-static", "0.5"]
+    options += ["--cuda-graph-backend-prefill", "disabled", "--skip-server-warmup"]
     options += ["--context-length", str(max_model_len), "--max-running-requests", str(max_num_seqs)]
     options += ["--max-total-tokens", str(kv_cache_tokens), "--page-size", str(page_size)]
+    # nearly all: the pool's size is given above, and what others take of the machine's memory meanwhile counts as weights
+    options += ["--mem-fraction-static", "0.95"]
     options += ["--enable-metrics", "--enable-cache-report"]
     if tool_parser:
         options += ["--tool-call-parser", tool_parser]
