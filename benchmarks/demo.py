@@ -23,16 +23,21 @@ def main() -> int:
         "--session", type=Path, metavar="FILE", help="see docs/session-format.md (default: the shipped one)"
     )
     parser.add_argument("--engine", choices=FILES, default="vllm", help="the one of this environment (default: vllm)")
-    parser.add_argument("--block-size", type=int, metavar="N", help="tokens of a cache block; SGLang calls it a page")
+    parser.add_argument(
+        "--block-size",
+        type=int,
+        metavar="N",
+        help="tokens of a cache block, SGLang: of a page (default: 32; SGLang: 16, then 1)",
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="spell every completion with random tokens")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where the figures go (default: out/demo.json or out/demo_sglang.json)"
     )
     arguments = parser.parse_args()
-    engine, block_size = arguments.engine, arguments.block_size
+    engine, block_sizes = arguments.engine, arguments.block_size and [arguments.block_size]
     out = arguments.out or OUT / FILES[engine]
     try:
-        return 0 if demo.run(arguments.session, arguments.seed, out, engine=engine, block_size=block_size) else 1
+        return 0 if demo.run(arguments.session, arguments.seed, out, engine=engine, block_sizes=block_sizes) else 1
     except demo.SessionError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from ..models import model_dir
 from ..server import BLOCK_SIZE, PAGE_SIZE, Engine, serve_engine
 from ..tokens import Vocabulary
 from .replay import ReplayError, replay
-from .report import Report
+from .report import Report, write
 from .session import DEFAULT_SESSION, SessionError, load
 
 __all__ = ["DEFAULT_SESSION", "ReplayError", "SessionError", "run"]
 
 MAX_MODEL_LEN = 65_536
+BLOCK_SIZES: dict[Engine, tuple[int, ...]] = {"vllm": (BLOCK_SIZE,), "sglang": (PAGE_SIZE, 1)}
 
 
 def run(
@@ -31,11 +33,11 @@ def run(
     console: Console | None = None,
     *,
     engine: Engine = "vllm",
-    block_size: int | None = None,
+    block_sizes: Sequence[int] | None = None,
 ) -> bool:
     """Run the session with both sets of parsers, print the tables and write `out`.
 
-    block_size: tokens of a cache block (SGLang: page); None: the tests' usual one.
+    block_sizes: tokens of a cache block (SGLang: page), one run for each; None: `BLOCK_SIZES` of the engine.
     True if ours kept every token (each prompt begins with all ids of the turn before) and cached the most possible.
     Raises SessionError, ReplayError or ServerFailed.
     """
@@ -51,25 +53,28 @@ def run(
         raise SessionError(f"model: {session.model!r} is not known; known: {', '.join(parsers.OURS)}")
     folder = model_dir(session.model)
     vocabulary = Vocabulary(AutoTokenizer.from_pretrained(folder))
-    block_size = block_size or (BLOCK_SIZE if engine == "vllm" else PAGE_SIZE)
-    report = Report(console, session, seed, engine=f"{engine} {metadata.version(engine)}", block_size=block_size)
-    for name, chosen in (("stock", parsers.STOCK[engine][session.model]), ("prr", parsers.OURS[session.model])):
-        ours = name == "prr"
-        started = time.monotonic()
-        console.print(f"{name}: starting the server", highlight=False)
-        with serve_engine(
-            engine,
-            folder,
-            *parsers.ARGUMENTS.get((engine, session.model), ()),
-            tool_parser=chosen.tool,
-            reasoning_parser=chosen.reasoning,
-            plugins=ours,
-            block_size=block_size,
-            max_model_len=MAX_MODEL_LEN,
-            log=out.with_name(f"{out.stem}-{name}.log"),
-        ) as server:
-            console.print(f"{name}: server ready after {time.monotonic() - started:.0f} s", highlight=False)
-            with report.run(name, chosen) as on_row:
-                replay(server, session, vocabulary, seed=seed, body={"prr": True} if ours else None, on_row=on_row)
-    report.write(out)
-    return report.verdict()
+    reports = []
+    for block_size in block_sizes or BLOCK_SIZES[engine]:
+        report = Report(console, session, seed, engine=f"{engine} {metadata.version(engine)}", block_size=block_size)
+        for name, chosen in (("stock", parsers.STOCK[engine][session.model]), ("prr", parsers.OURS[session.model])):
+            ours = name == "prr"
+            started = time.monotonic()
+            console.print(f"{name}: starting the server", highlight=False)
+            with serve_engine(
+                engine,
+                folder,
+                *parsers.ARGUMENTS.get((engine, session.model), ()),
+                tool_parser=chosen.tool,
+                reasoning_parser=chosen.reasoning,
+                plugins=ours,
+                block_size=block_size,
+                max_model_len=MAX_MODEL_LEN,
+                log=out.with_name(f"{out.stem}-{name}.log"),
+            ) as server:
+                console.print(f"{name}: server ready after {time.monotonic() - started:.0f} s", highlight=False)
+                with report.run(name, chosen) as on_row:
+                    replay(server, session, vocabulary, seed=seed, body={"prr": True} if ours else None, on_row=on_row)
+        reports.append(report)
+        write(out, reports)
+        report.verdict()
+    return all(report.kept for report in reports)

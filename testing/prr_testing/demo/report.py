@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -57,11 +58,21 @@ class Report:
         table.add_column("prefix", ratio=1)
         return table
 
-    def verdict(self) -> bool:
-        """Print the hit rates and what they mean; True if ours kept every token and cached the most possible."""
+    def _faults(self) -> tuple[list[int], list[int]]:
+        """Turns in which ours did not keep every token; in which it did not cache the most possible."""
+        figures = [row.figures for row in self._rows["prr"]]
+        wrong = [f.turn for f in figures if not f.prefix_exact]
+        return wrong, [f.turn for f in figures if f.cached_tokens != f.max_cached_tokens]
+
+    @property
+    def kept(self) -> bool:
+        """Whether ours kept every token and cached the most possible."""
+        return not any(self._faults())
+
+    def verdict(self) -> None:
+        """Print the hit rates and what they mean."""
         stock, prr = self._rows["stock"], self._rows["prr"]
-        wrong = [r.figures.turn for r in prr if not r.figures.prefix_exact]
-        missed = [r.figures.turn for r in prr if r.figures.cached_tokens != r.figures.max_cached_tokens]
+        wrong, missed = self._faults()
         lost = sum(r.figures.reusable_tokens - r.figures.kept_tokens for r in stock)
         exact = sum(r.figures.prefix_exact for r in stock)
         say = self._console.print
@@ -70,26 +81,31 @@ class Report:
             say(f"[red]prr did not keep every token in turns {wrong}[/]", highlight=False)
         if missed:
             say(f"[red]prr did not cache the most possible in turns {missed}[/]", highlight=False)
-        if not (wrong or missed):
+        if self.kept:
             say(f"prr kept every token and cached the most possible in all {len(prr)} turns", highlight=False)
         say(
             f"[bold]prefix-cache hit rate: {hit_rate(stock):.1%} -> {hit_rate(prr):.1%}[/]"
             f" (most possible {best_hit_rate(prr):.1%})",
             highlight=False,
         )
-        return not (wrong or missed)
 
-    def write(self, out: Path) -> None:
-        """Write the figures as JSON."""
-        out.parent.mkdir(parents=True, exist_ok=True)
-        document = {
+    def document(self) -> dict[str, Any]:
+        """The figures."""
+        return {
             "engine": self._engine,
             "model": self._session.model,
             "block_size": self._block_size,
             "runs": {name: [asdict(row.figures) for row in rows] for name, rows in self._rows.items()},
             "hit_rate": {name: hit_rate(rows) for name, rows in self._rows.items()},
         }
-        out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write(out: Path, reports: Sequence[Report]) -> None:
+    """The figures as JSON: those of the first report, and of the others (other block sizes) under `also`."""
+    first, *others = (report.document() for report in reports)
+    document = {**first, "also": others} if others else first
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _cells(row: Row) -> list[str]:
