@@ -250,7 +250,7 @@ def serve_sglang(
     options += ["--cuda-graph-backend-prefill", "disabled", "--skip-server-warmup"]
     options += ["--context-length", str(max_model_len), "--max-running-requests", str(max_num_seqs)]
     options += ["--max-total-tokens", str(kv_cache_tokens), "--page-size", str(page_size)]
-    # nearly all: the pool's size is given above, and what others take of the machine's memory meanwhile counts as weights
+    # nearly all: the pool's size is given; what others take of the machine's memory meanwhile counts as the model's
     options += ["--mem-fraction-static", "0.95"]
     options += ["--enable-metrics", "--enable-cache-report"]
     if tool_parser:
