@@ -5,7 +5,7 @@ It only translates between vLLM's types and `prr_plugins.common`; it knows no mo
 - `hooks`: every place where it touches vLLM, in one table, checked at start.
 - `names`: the `prr_*` names; `registered`: the pair of classes behind each; `parser`: the one `Parser` that serves a
   request, with `deltas` (its output as vLLM's types).
-- `serving`: follows a chat request: splice, capture, what the client gets to see.
+- `serving`: follows a request: splice, capture, what the client sees; `surfaces`: the routes beside chat completions.
 - `runtime`: what one API process holds (store, splicer, counters); `admin`: changing the mode at run time.
 - `startup`: what must be right before a server starts, and the one line that says what is active.
 - `doctor`: the same for `prr doctor`.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,14 @@ from typing import TYPE_CHECKING, Any
 from prr_plugins.common import request_fields
 from prr_plugins.common.bridge import Message
 from prr_plugins.common.splice import Plan
+from prr_plugins.vllm.parser import LosslessParser
 from prr_plugins.vllm.runtime import Runtime
 from prr_plugins.vllm.serving import CONVERTED, Choice, Preview, Turn, follow, materialise, runtime_of, spliced
 
 if TYPE_CHECKING:
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest, ResponsesResponse
+
+logger = logging.getLogger(__name__)
 
 _HISTORIES = "_prr_histories"
 _KEPT_RESPONSES = 10_000
@@ -136,7 +140,7 @@ def wrap_make_response_parser(original: Callable[..., Any]) -> Callable[..., Any
 
     @functools.wraps(original)
     def _make_response_parser(self: Any, request: Any, tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if runtime_of(self) is None or not self.use_harmony:
+        if not self.use_harmony or self.parser is None or not issubclass(self.parser, LosslessParser):
             return original(self, request, tokenizer, *args, **kwargs)
         return _harmony_parser()(tokenizer, request.tools, model_config=self.model_config)
 
@@ -265,8 +269,11 @@ def wrap_to_chat_completion_request(original: Callable[..., Any]) -> Callable[..
         made = original(cls, anthropic_request, merge_inline_system=merge_inline_system, **kwargs)
         in_place = None
         if merge_inline_system and any(message.role == "system" for message in anthropic_request.messages):
-            in_place = original(cls, anthropic_request, merge_inline_system=False, **kwargs).messages
-            materialise(in_place)
+            try:
+                in_place = original(cls, anthropic_request, merge_inline_system=False, **kwargs).messages
+                materialise(in_place)
+            except Exception as e:
+                logger.error("late system messages stay merged (%s: %s)", type(e).__name__, e)
         made.__dict__[CONVERTED] = in_place
         made.__dict__[_RAW] = anthropic_request.__dict__.get(_RAW)
         return made
