@@ -25,7 +25,7 @@ def check_markers(fmt: Format, tokenizer: Any, where: str) -> None:
 
 _PROBE = "prr_probe"
 _PROBE_ARGUMENTS = {"text": "a b", "number": 7}
-_PROBE_TOOLS: Tools = [
+PROBE_TOOLS: Tools = [
     {
         "type": "function",
         "function": {
@@ -41,25 +41,38 @@ _PROBE_TOOLS: Tools = [
 ]
 
 
-def check_template(fmt: Format, render: Render, where: str) -> None:
-    """Render a call and read it back. Raises `StartupError` where the format is not what the template writes."""
+def is_probe(name: str, arguments: Any) -> bool:
+    """Whether a call is the one that `check_template` has the template write."""
+    return name == _PROBE and bool(arguments == _PROBE_ARGUMENTS)
+
+
+def check_template(fmt: Format, render: Render, where: str) -> str:
+    """Render a call and read it back; the call as the template writes it, behind the generation prompt.
+
+    Raises:
+        StartupError: the format is not what the template writes.
+    """
     user: Message = {"role": "user", "content": "probe"}
     function = {"name": _PROBE, "arguments": json.dumps(_PROBE_ARGUMENTS)}
     # Kimi and Mistral templates look at the id; this one is fine with all of them.
     call = {"id": f"functions.{_PROBE}:0", "type": "function", "function": function}
     turn: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
-        prompt = render([user], _PROBE_TOOLS, True, {})
-        history = render([user, turn], _PROBE_TOOLS, False, {})
+        prompt = render([user], PROBE_TOOLS, True, {})
+        history = render([user, turn], PROBE_TOOLS, False, {})
     except Exception as e:
         raise StartupError(
             f"{fmt.name}: the chat template of {where} does not render a tool call ({type(e).__name__}: {e})"
         ) from e
     common = next((i for i, (a, b) in enumerate(zip(prompt, history, strict=False)) if a != b), len(prompt))
+    # Two markers may begin alike (Gemma's `<|channel>` of the prompt and `<|tool_call>`): do not cut one.
+    common -= max(
+        (n for text in fmt.markers for n in range(1, len(text)) if history.endswith(text[:n], 0, common)), default=0
+    )
     opener = max((history.rfind(text, 0, common) for text in fmt.turn_openers), default=-1)
     tail = history[max(opener, 0) : common]
     if _reads_back(fmt, history[common:], tail):
-        return
+        return history[common:]
     others = [n for n in sorted(FORMATS) if n != fmt.name and _reads_back(get_format(n), history[common:], tail)]
     hint = f"; {' or '.join(others)} does" if others else ""
     raise StartupError(f"{fmt.name} does not read the calls that the chat template of {where} writes{hint}")
@@ -92,5 +105,5 @@ def _parsed(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reads_back(fmt: Format, completion: str, tail: str) -> bool:
-    calls = parse(fmt, completion, tools=_PROBE_TOOLS, prompt_tail=tail).parsed_tool_calls
-    return len(calls) == 1 and calls[0].name == _PROBE and json.loads(calls[0].arguments) == _PROBE_ARGUMENTS
+    calls = parse(fmt, completion, tools=PROBE_TOOLS, prompt_tail=tail).parsed_tool_calls
+    return len(calls) == 1 and is_probe(calls[0].name, json.loads(calls[0].arguments))

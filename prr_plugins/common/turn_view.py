@@ -6,11 +6,12 @@ earlier turns, so the last `</think>` of the whole prompt says nothing about the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 from prr_plugins.common.formats import Format
+from prr_plugins.common.machine import StreamParser
 
 # A prompt without any turn opener (not made by a chat template): how many of its last tokens are looked at.
 _TAIL_WITHOUT_OPENER = 64
@@ -33,7 +34,9 @@ class TurnView:
         self._openers = frozenset(i for text in fmt.turn_openers if (i := token_id(tokenizer, text)) is not None)
         self.start = token_id(tokenizer, fmt.reasoning_start)
         self.end = token_id(tokenizer, fmt.reasoning_end)
-        self._reasons = fmt.reasoning_end is not None
+        self._format = fmt
+        self._start = _Marker(tokenizer, fmt.reasoning_start)
+        self._end = _Marker(tokenizer, fmt.reasoning_end)
 
     def tail(self, prompt_ids: Sequence[int]) -> list[int]:
         """The ids from the last turn opener on."""
@@ -48,14 +51,28 @@ class TurnView:
 
     def reasoning_ended(self, ids: Sequence[int]) -> bool:
         """Whether the last turn in `ids` (a prompt, or a prompt and what was sampled) is past its reasoning."""
-        if not self._reasons:
+        if self._format.reasoning_end is None:
             return True
-        for i in reversed(self.tail(ids)):
-            if i == self.end:
-                return True
-            if i == self.start:
-                return False
-        return False  # the model has yet to open it
+        tail = self.tail(ids)
+        # Kimi K3's turns open with a tag for every part, so its last one says nothing of the parts before.
+        seen = ids if self._end.reach else tail
+        end, start = self._end.last(seen), self._start.last(seen)
+        if end is not None or start is not None:
+            return start is None or (end is not None and end > start)
+        return not self._may_open(tail)
+
+    def opens(self, ids: Sequence[int]) -> bool:
+        """Whether the last turn in `ids` is in reasoning."""
+        tail = self.tail(ids)
+        start = self._start.last(tail)
+        return start is not None and start > (self._end.last(tail) or 0)
+
+    def _may_open(self, tail: Sequence[int]) -> bool:
+        """Whether the model can still open reasoning behind a tail without its markers (Kimi K3: not in `response`)."""
+        text = str(self._tokenizer.decode(list(tail), skip_special_tokens=False))
+        stream = StreamParser(self._format, prompt_tail=text, tool_calls=False)
+        stream.feed(f"{self._format.reasoning_start}x")
+        return stream.reasoning_open
 
     def reasoning_span(self, completion_ids: Sequence[int], opened: bool) -> tuple[int, int] | None:
         """`[start, end)` of the reasoning in a completion, without its markers; None where there is none.
@@ -72,14 +89,41 @@ class TurnView:
 
     def after_reasoning(self, ids: Sequence[int]) -> list[int]:
         """The ids behind the last reasoning end, none where there is no such end."""
-        for at in range(len(ids) - 1, -1, -1):
-            if ids[at] == self.end:
-                return list(ids[at + 1 :])
-        return []
+        end = self._end.last(ids)
+        return [] if end is None else list(ids[end:])
 
-    def ends_in(self, ids: Iterable[int]) -> bool:
-        """Whether the reasoning end is among `ids`."""
-        return self.end is not None and self.end in ids
+    def ends_in(self, ids: Sequence[int], new: int) -> bool:
+        """Whether the last `new` of `ids` hold, or complete, a reasoning end."""
+        window = ids[max(len(ids) - new - self._end.reach, 0) :]
+        return any(end > len(window) - new for end in self._end.all(window))
+
+
+class _Marker:
+    """The text of a marker in ids, however its tokens are cut. Positions are those behind it."""
+
+    def __init__(self, tokenizer: Any, text: str | None) -> None:
+        self._tokenizer = tokenizer
+        self._text = text
+        self._id = token_id(tokenizer, text)
+        # A marker of several tokens ends in a token of its own (Kimi K3: `<|close|>think<|sep|>`).
+        made = tokenizer.encode(text, add_special_tokens=False) if text and self._id is None else []
+        self._last = made[-1] if made else self._id
+        self.reach = len(text) if made and text else 0  # tokens that it may begin before its last one, at most
+
+    def last(self, ids: Sequence[int]) -> int | None:
+        """Behind the last one in `ids`."""
+        return next((at + 1 for at in range(len(ids) - 1, -1, -1) if self._ends_at(ids, at)), None)
+
+    def all(self, ids: Sequence[int]) -> Iterator[int]:
+        return (at + 1 for at in range(len(ids)) if self._ends_at(ids, at))
+
+    def _ends_at(self, ids: Sequence[int], at: int) -> bool:
+        if self._last is None or ids[at] != self._last:
+            return False
+        if self._id is not None:
+            return True
+        text = self._tokenizer.decode(list(ids[max(at + 1 - self.reach, 0) : at + 1]), skip_special_tokens=False)
+        return bool(text.endswith(self._text))
 
 
 def _index(ids: Sequence[int], i: int, start: int, stop: int | None = None) -> int | None:

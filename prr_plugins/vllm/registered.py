@@ -13,28 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
 from vllm.reasoning import ReasoningParser
 from vllm.tool_parsers import ToolParser
-from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
 from prr_plugins.common.formats import FORMATS, Format, get_format
 from prr_plugins.common.machine import StreamParser, parse
 from prr_plugins.common.turn_view import turn_view
-from prr_plugins.vllm import names
+from prr_plugins.vllm import guidance, names
 from prr_plugins.vllm.deltas import DeltaAssembler
 
 if TYPE_CHECKING:
     from vllm.entrypoints.generate.base.protocol import DeltaMessage
-
-# Format -> the structural tag with which vLLM (or xgrammar) guides calls of that format, and the strict level that
-# vLLM's own parser of the family starts from. A format without a row gets required and named calls as guided JSON.
-STRUCTURAL_TAGS: dict[str, tuple[str, ToolStrictLevel | None]] = {
-    "prr_qwen3": ("qwen_3_coder", None),
-    "prr_hermes": ("hermes", None),
-    "prr_glm": ("glm_4_7", ToolStrictLevel.FUNCTION),
-    "prr_kimi_k2": ("kimi", None),
-    "prr_deepseek_v4": ("deepseek_v4", None),
-    "prr_llama": ("llama", None),
-    "prr_gpt_oss": ("harmony", None),
-}
 
 # Formats that vLLM guides from the first token on, reasoning included: its grammars for them describe the whole turn.
 GUIDED_WHOLE = frozenset({"prr_gpt_oss"})
@@ -56,6 +43,8 @@ class PrrReasoningParser(ReasoningParser):
         self._stream: StreamParser | None = None
         self._deltas = DeltaAssembler()
         self._prompt_tail: str | None = None
+        switches = kwargs.get("chat_template_kwargs") or {}
+        self._switched_off = switches.get("thinking", switches.get("enable_thinking")) is False
 
     @property
     def reasoning_start_str(self) -> str | None:
@@ -66,16 +55,21 @@ class PrrReasoningParser(ReasoningParser):
         return self.prr_format.reasoning_end
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
-        return self.prr_format.name in GUIDED_WHOLE or self._view.reasoning_ended(input_ids)
+        if self.prr_format.name in GUIDED_WHOLE or self._view.reasoning_ended(input_ids):
+            return True
+        # A template that shows nothing of the switch: the request's own word, as vLLM's parsers take it.
+        return self._switched_off and not self._view.opens(input_ids)
 
     def is_reasoning_end_streaming(self, input_ids: Sequence[int], delta_ids: Iterable[int]) -> bool:
-        return self.prr_format.name in GUIDED_WHOLE or self._view.ends_in(delta_ids)
+        if self.prr_format.name in GUIDED_WHOLE:
+            return True
+        return self._view.ends_in(input_ids, sum(1 for _ in delta_ids))
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
         return self._view.after_reasoning(input_ids)
 
     def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
-        span = self._view.reasoning_span(token_ids, opened=self._view.ends_in(token_ids))
+        span = self._view.reasoning_span(token_ids, opened=self._view.ends_in(token_ids, len(token_ids)))
         return span[1] - span[0] if span else 0
 
     def adjust_initial_state_from_prompt(self, prompt_token_ids: Sequence[int]) -> None:
@@ -174,9 +168,10 @@ def __getattr__(class_name: str) -> Any:
 
 
 def _make_tool_parser(name: str, class_name: str) -> type:
-    tag, strict = STRUCTURAL_TAGS.get(name, (None, None))
-    fields = {"structural_tag_model": tag, "default_tool_strict_level": strict}
-    return type(class_name, (PrrToolParser,), {"__module__": __name__, "prr_format": get_format(name), **fields})
+    made = type(class_name, (PrrToolParser,), {"__module__": __name__, "prr_format": get_format(name)})
+    for attribute, value in guidance.of_format(name).items():
+        setattr(made, attribute, value)
+    return made
 
 
 def _make_reasoning_parser(name: str, class_name: str) -> type:

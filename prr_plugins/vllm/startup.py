@@ -198,13 +198,17 @@ def activate(renderer: Any) -> None:
     Raises:
         StartupError: the server must not start.
     """
+    from prr_plugins.vllm import guidance
     from prr_plugins.vllm.runtime import Runtime, renderer_render
 
     settings = read_settings()
     parser = renderer.parser
     where = repr(renderer.model_config.model)
     if parser.tool_parser_cls is not None:
-        check_template(parser.prr_format, renderer_render(renderer), where)
+        written = check_template(parser.prr_format, renderer_render(renderer), where)
+        stock = guidance.layout(parser.prr_format.name, written, renderer.renderer.get_tokenizer())
+        if stock is not None:
+            parser.tool_parser_cls = guidance.guided_as(parser.tool_parser_cls, stock)
     runtime = Runtime(renderer, settings)
     parser.runtime = renderer.prr_runtime = runtime
     _log_like_vllm()

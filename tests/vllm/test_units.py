@@ -88,7 +88,8 @@ def test_a_reasoning_parser_alone(qwen: Vocabulary) -> None:
     assert not parser.is_reasoning_end(spliced)
     assert parser.is_reasoning_end([*spliced, *ids])
     end = qwen.added["</think>"]
-    assert parser.is_reasoning_end_streaming(spliced, [end])
+    assert parser.is_reasoning_end_streaming([*spliced, end], [end])
+    assert not parser.is_reasoning_end_streaming([*spliced, end, end + 1], [end + 1])
     assert parser.extract_content_ids(ids) == ids[ids.index(end) + 1 :]
     assert parser.count_reasoning_tokens(ids) == ids.index(end)
     reasoning, content = parser.extract_reasoning(COMPLETION, REQUEST)
