@@ -23,10 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 from prr_plugins.common.ending import Endings, Refused
 from prr_plugins.common.frames import Frames
+from prr_plugins.common.outline import Outline
 from prr_plugins.common.seam import Seams
 from prr_plugins.common.special import Shield, SpecialTexts, texts_of
 from prr_plugins.common.standin import Message, Render, Scene, StandIns, Tools, common_prefix, leading, shows_content
@@ -255,10 +257,67 @@ class TemplateBridge:
 
         Media are not looked at: what the engine adds for them is no text.
         """
+        return self._render(messages, -1, tools, template_kwargs, add_generation_prompt)
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        at_most: int,
+        tools: Tools,
+        template_kwargs: Mapping[str, Any] | None,
+        add_generation_prompt: bool,
+    ) -> list[int] | None:
         shield = self.special_texts.shield() if self._as_text else None
         hidden = shield.hide(messages) if shield is not None else messages
         text = self._stand_ins.render(hidden, tools, add_generation_prompt, template_kwargs or {})
-        return None if text is None else self._encode(text, shield, (), alone=True)
+        if text is None:
+            return None
+        meant = shield.show(text)[0] if shield is not None else text
+        size = len(meant.encode(errors="replace"))
+        return [0] * size if size <= at_most else self._encode(text, shield, (), alone=True)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens shown."""
+        return self._seams.decode(ids)
+
+    def outline(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> tuple[list[int], tuple[Span, ...]] | None:
+        """As `render`, with where the tokens of each message are; None where that cannot be told (outline.py)."""
+        shield = self.special_texts.shield() if self._as_text else None
+        hidden = shield.hide(messages) if shield is not None else messages
+        kwargs = template_kwargs or {}
+        text = self._stand_ins.render(hidden, tools, add_generation_prompt, kwargs)
+        if text is None or not hidden:
+            return None
+        begins = Outline(self._stand_ins, self.special_texts.pattern, tools, kwargs).begins(hidden, text, add_generation_prompt)
+        if begins is None:
+            return None
+        ids: list[int] = []
+        spans = []
+        for at, (begin, end) in enumerate(pairwise([*begins, len(text)])):
+            more = self._encode(text[begin:end], shield, (), alone=True)
+            if more is None:
+                return None
+            if more:
+                last = at == len(hidden)
+                end_id = len(ids) + len(more)
+                spans.append(Span(len(ids), end_id, "generation" if last else "message", None if last else at))
+            ids += more
+        return ids, tuple(spans)
+
+    def spans(self, continuation: Continuation, prompt: Sequence[int], sampled: int) -> tuple[Span, ...]:
+        """Where the tokens of a spliced `prompt` come from, whose last turn's completion had `sampled` tokens."""
+        kept = len(prompt) - len(continuation.ids)
+        before = kept + continuation.dropped - sampled
+        front = prompt[max(0, kept - _SEAM_TOKENS) : kept]
+        bounds = continuation.bounds()
+        return _spans(self._seams, front, continuation.ids, continuation.text, bounds, before, kept)
 
     def count(
         self,
@@ -273,11 +332,8 @@ class TemplateBridge:
 
         Exact only above `at_most`: a text with no more bytes has no more tokens, and is not encoded.
         """
-        text = self._stand_ins.render(messages, tools, add_generation_prompt, template_kwargs or {})
-        if text is None:
-            return None
-        size = len(text.encode(errors="replace"))
-        return size if size <= at_most else len(self._seams.encode(text))
+        ids = self._render(messages, at_most, tools, template_kwargs, add_generation_prompt)
+        return None if ids is None else len(ids)
 
     def size(self, message: Message) -> int:
         """Tokens of all text in a message."""

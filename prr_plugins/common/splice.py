@@ -85,6 +85,7 @@ class Context:
     used: bool = False
     """The engine got a spliced prompt."""
     retained_tokens: int = 0
+    continued: Continuation | None = None
     appended: tuple[list[Message], str] | None = None
     """Of a spliced prompt: all messages as rendered, and the text behind the turn."""
     whole: Chain | None = None
@@ -373,7 +374,7 @@ class Splicer:
         if isinstance(answer, Refusal):
             raise _Refused(answer.reason)
         rendered = [*messages[: match.index], assistant, *new]
-        context.appended = rendered, answer.text
+        context.continued, context.appended = answer, (rendered, answer.text)
         if match.index != context.answered[-1] and not self._proven(context):
             raise _Refused(reason)
         retained = self._retained(conversation, turn, answer, messages[match.index + 1 :])
