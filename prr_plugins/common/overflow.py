@@ -57,9 +57,9 @@ def fit(splicer: Splicer, conversation: Conversation, whole: Plan, room: int, ta
     messages = conversation.messages
     count = _counter(splicer.bridge, conversation)
     own = count(messages, room)
-    if own is None:
+    if own is None and whole.prompt_ids is None:
         return whole  # the template does not support it, and the engine will say so
-    if own <= room:
+    if own is not None and own <= room:
         return whole if whole.prompt_ids is None else splicer.refuse(whole, "too_long")
     sizes = [splicer.bridge.size(message) + _FRAME for message in messages]
     enough = int(room * (1 + target) / 2)  # else the next cut would follow soon
@@ -84,23 +84,29 @@ def over_budget(bridge: TemplateBridge, conversation: Conversation, room: int) -
     """Which parts of what must stay take how much of `room`."""
     messages = conversation.messages
     kept = without(messages, frozenset(at for step in drop_steps(messages) for at in step))
-    count = _counter(bridge, conversation)
-    total = count(kept) or 0
-    head, question = opening(kept), last_question(kept)
-    smaller: dict[str, tuple[list[Message], Conversation]] = {}
-    if head:
-        smaller["system"] = (kept[head:], conversation)
-    if conversation.tools:
-        smaller["tools"] = (kept, replace(conversation, tools=None))
-    if question:
-        smaller["last_user"] = (_emptied(kept, question), conversation)
-    if question.stop < len(kept):
-        smaller["last_cycle"] = (_emptied(kept, range(max(head, question.stop), len(kept))), conversation)
-    parts = {}
+    least = replace(conversation, messages=kept)
+    return OverBudget((_counter(bridge, least)(kept) or 0) - room, parts(bridge, least), room)
+
+
+def parts(bridge: TemplateBridge, conversation: Conversation) -> dict[str, int]:
+    """Tokens that "system", "tools", "last_user" and "last_cycle" add to the render; what is not there is left out."""
+    messages = conversation.messages
+    total = _counter(bridge, conversation)(messages)
+    if total is None:
+        return {}
+    head, question = opening(messages), last_question(messages)
+    smaller = {
+        "system": (messages[head:], conversation),
+        "tools": (messages, replace(conversation, tools=None)),
+        "last_user": (_emptied(messages, question), conversation),
+        "last_cycle": (_emptied(messages, range(max(head, question.stop), len(messages))), conversation),
+    }
+    sizes = {}
     for name, (rest, request) in smaller.items():
         size = _counter(bridge, request)(rest)
-        parts[name] = total - size if size is not None else 0
-    return OverBudget(total - room, {name: size for name, size in parts.items() if size > 0}, room)
+        if size is not None and size < total:
+            sizes[name] = total - size
+    return sizes
 
 
 def _trimmed(splicer: Splicer, conversation: Conversation, room: int) -> Plan | None:
