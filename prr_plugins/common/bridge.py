@@ -295,7 +295,8 @@ class TemplateBridge:
         text = self._stand_ins.render(hidden, tools, add_generation_prompt, kwargs)
         if text is None or not hidden:
             return None
-        begins = Outline(self._stand_ins, self.special_texts.pattern, tools, kwargs).begins(hidden, text, add_generation_prompt)
+        outline = Outline(self._stand_ins, self.special_texts.pattern, tools, kwargs)
+        begins = outline.begins(hidden, text, add_generation_prompt)
         if begins is None:
             return None
         ids: list[int] = []
