@@ -39,6 +39,7 @@ _THREADS = 8
 _DEEPEST = 1024
 """Keys of one history that are asked for, and turns that the server is told are here already."""
 _TENANTS = 65_536
+_QUIET = 60.0  # seconds between two log lines that it fails: one that is barely too slow fails every other second
 _FINGERPRINT_BYTES = 16
 
 # ARGV: 1 prefix, 2 time to live in ms (0: none), 3 most bytes of a turn, 4 loose key, 5 keys (deepest first), 6 ids
@@ -207,6 +208,8 @@ class SharedStore(TurnStore):
         self._codec = Codec(read_keys(settings.store_key.value) if settings.store_key else ())
         self._metrics = metrics
         self._breaker = Breaker()
+        self._quiet_until = 0.0
+        self._told = False  # the log says that it fails
         self._epochs: OrderedDict[bytes, bytes] = OrderedDict()
         self._epochs_lock = threading.Lock()
         client = client or connect(settings)
@@ -346,14 +349,16 @@ class SharedStore(TurnStore):
             self._count(kind)
             if kind not in _DOWN:
                 self._worked()
-            elif self._breaker.failed():
+            elif self._breaker.failed() and time.monotonic() > self._quiet_until:
+                self._quiet_until, self._told = time.monotonic() + _QUIET, True
                 logger.warning("prr: the shared store fails (%s: %s); going on without it", kind, type(error).__name__)
             return None
         self._worked()
         return result
 
     def _worked(self) -> None:
-        if self._breaker.succeeded():
+        if self._breaker.succeeded() and self._told:
+            self._told = False
             logger.info("prr: the shared store works again")
 
     def _count(self, kind: str) -> None:
