@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from prr_testing import soak
+from prr_testing.server import ServerFailed
 from prr_testing.soak.faults import FAULTS
 
 OUT = Path(__file__).resolve().parent.parent / "out" / "soak.json"
@@ -24,7 +25,11 @@ def main() -> int:
     arguments = parser.parse_args()
     histories = () if arguments.no_overhead else (1_000, 100_000)
     faults = tuple(arguments.fault or FAULTS)
-    return 0 if soak.run(arguments.requests, arguments.out, faults=faults, histories=histories) else 1
+    try:
+        return 0 if soak.run(arguments.requests, arguments.out, faults=faults, histories=histories) else 1
+    except ServerFailed as error:
+        print(f"soak: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

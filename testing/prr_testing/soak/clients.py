@@ -153,7 +153,7 @@ class Client:
         counts = (draw.choice(["1.0", "1e3", "7", " 2 "]) for _ in range(calls))
         called = [self._writer.call(f"/srv/{draw.randint(0, 99)}", count) for count in counts]
         text = f"{thought}\n</think>\n\n" + said + "\n".join(called)
-        return self._writer.ids(text, odd=draw.random() < 0.15)
+        return self._writer.ids(text, odd=draw.random() < 0.05)
 
     def _edit(self) -> None:
         """Change a word of the user or of the model: what comes behind is no turn of this history any more."""

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from ..models import model_dir
 from ..redis_server import LinkProcess, redis_server
-from ..server import Metrics, Server, serve
+from ..server import Metrics, Server, ServerFailed, serve
 from . import overhead
 from .clients import TENANT_HEADER, Client, Ledger, Writer, talk
 from .faults import FAULTS, Store
@@ -33,7 +33,11 @@ _SAMPLE = 0.5  # seconds between two looks at the metrics
 def run(
     requests: int, out: Path, *, faults: Sequence[str] = tuple(FAULTS), histories: tuple[int, ...] = (1_000, 100_000)
 ) -> bool:
-    """The whole of it; whether everything held that has to. Writes `out`, and prints `verdict`."""
+    """The whole of it; whether everything held that has to. Writes `out` (beside it the server's log), prints `verdict`.
+
+    Raises ServerFailed where the server ends in the middle of it.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
     model = model_dir("qwen3.6")
     with redis_server() as redis:
         link = LinkProcess(redis.port)
@@ -48,11 +52,11 @@ def run(
             with serve(
                 model, "--api-server-count", str(PROCESSES), env=environment, tool_parser=PARSER,
                 reasoning_parser=PARSER, max_num_seqs=AT_ONCE, kv_cache_bytes=256 << 20,
+                log=out.with_suffix(".log"),
             ) as server:  # fmt: skip
                 figures = asyncio.run(_soak(server, Store(redis, link), model, requests, faults))
         finally:
             link.close()
-        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(figures, indent=2) + "\n")
         if histories:
             figures["overhead_share"] = overhead.measure(model, redis, histories)
@@ -85,7 +89,7 @@ async def _soak(server: Server, store: Store, model: Path, requests: int, faults
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=AT_ONCE)
     async with httpx.AsyncClient(base_url=server.base_url, timeout=300.0, limits=limits) as http:
         clients = [Client(number, http, server.model, writer, ledger) for number in range(CLIENTS)]
-        watch = _Watch(http)
+        watch = _Watch(http, server)
         began = time.monotonic()
         watching = asyncio.create_task(watch.run(ledger, requests))
         talking = asyncio.create_task(talk(clients, ledger, requests, AT_ONCE))
@@ -177,12 +181,18 @@ async def _recovered(watch: _Watch, talking: asyncio.Task[None]) -> float | None
 class _Watch:
     """Looks at the server's metrics, now and then and when asked."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, server: Server) -> None:
         self._http = http
+        self._server = server
         self.most_bytes = 0
 
     async def look(self) -> Metrics:
-        metrics = Metrics.parse((await self._http.get("/metrics")).text)
+        try:
+            metrics = Metrics.parse((await self._http.get("/metrics")).text)
+        except httpx.TransportError as error:
+            raise ServerFailed(
+                f"the server is gone ({error}); the end of its log:\n{self._server.log_text()[-2000:]}"
+            ) from error
         self.most_bytes = max(self.most_bytes, int(metrics.total("prr_store_bytes")))
         return metrics
 
