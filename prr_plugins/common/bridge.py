@@ -218,7 +218,7 @@ class TemplateBridge:
             scene = Scene(tuple(leading(before)), calls, tools, template_kwargs or {}, shows_content(content))
             if any(message.get("role") == "assistant" for message in before):
                 for role in {str(message.get("role")) for message in new_messages} & {"user", "tool"}:
-                    if self._frames.depends_on_history(scene, role):
+                    if self._frames.depends_on_history(scene, role, before[-1].get("role") == "tool"):
                         raise Refused("depends_on_history", role)
             turn = self._endings.show(scene, new_messages, add_generation_prompt)
             if self._stand_ins.other_text in turn.tail.text:  # a quotation of what the stand-in asks

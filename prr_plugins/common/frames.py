@@ -24,12 +24,14 @@ _CALL = ("call00001", "f")  # nine letters and digits: Mistral's templates accep
 _QUESTION: Message = {"role": "user", "content": "x"}
 _ANSWER: Message = {"role": "assistant", "content": "x"}
 _RESULT: Message = {"role": "tool", "tool_call_id": _CALL[0], "content": "x"}
+_OTHER_ID = "call00002"  # of an earlier call: some templates number calls by their ids
 _CALLED: Message = {
     "role": "assistant",
     "content": "",
-    "tool_calls": [{"id": _CALL[0], "type": "function", "function": {"name": _CALL[1], "arguments": "{}"}}],
+    "tool_calls": [{"id": _OTHER_ID, "type": "function", "function": {"name": _CALL[1], "arguments": "{}"}}],
 }
-_EARLIER = ((_QUESTION, _ANSWER), (_QUESTION, _CALLED, _RESULT, _ANSWER))
+_ROUND = (_QUESTION, _CALLED, {**_RESULT, "tool_call_id": _OTHER_ID})
+_EARLIER = ((_QUESTION, _ANSWER), (*_ROUND, _ANSWER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +133,26 @@ class Frames:
 
         return self._cached("keeps", scene, learn)
 
-    def depends_on_history(self, scene: Scene, role: str) -> bool:
+    def depends_on_history(self, scene: Scene, role: str, behind_result: bool) -> bool:
         """Whether what the template writes for a message of `role` is another thing after an earlier exchange.
 
         Some number the rounds or the results of a conversation, or open a block of results only once.
+        behind_result: the turn itself stands behind a tool result, where some close it otherwise.
         """
         plain = scene.with_calls((_CALL,) if role == "tool" else ())
 
         def learn() -> bool:
             follow = [_RESULT if role == "tool" else _QUESTION]
+            histories = (*_EARLIER, *([_ROUND] if behind_result else []))
             for placement in self._stand_ins.placements(plain):
                 first = self._stand_ins.tail(plain, placement, follow, True)
                 if first is not None:
-                    scenes = (replace(plain, head=(*plain.head, *earlier), around=b"") for earlier in _EARLIER)
+                    scenes = (replace(plain, head=(*plain.head, *earlier), around=b"") for earlier in histories)
                     tails = (self._stand_ins.tail(later, placement, follow, True) for later in scenes)
                     return any(tail is not None and tail.text != first.text for tail in tails)
             return False
 
-        return self._cached("history", plain, learn, role)
+        return self._cached("history", plain, learn, role, behind_result)
 
     def generation_ids(self, scene: Scene) -> list[int]:
         """The generation prompt."""

@@ -140,7 +140,9 @@ class StandIns:
         self, scene: Scene, placement: Placement, new_messages: Sequence[Message], add_generation_prompt: bool
     ) -> Tail | None:
         """What the template writes behind the assistant turn, up to the end."""
-        messages = [*scene.head, self._question(), self._assistant(scene, placement), *new_messages]
+        behind_result = bool(scene.head) and scene.head[-1].get("role") == "tool"
+        asked = [] if behind_result else [self._question()]
+        messages = [*scene.head, *asked, self._assistant(scene, placement), *new_messages]
         text = self._try(messages, scene, add_generation_prompt)
         if text is None:
             return None
