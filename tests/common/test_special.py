@@ -200,3 +200,37 @@ def test_a_tiktoken_vocabulary(real: Callable[[str], Any]) -> None:
         assert ids == hidden.render(message)
 
     holds()
+
+
+def test_harmony_itself_keeps_text_text(real: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What vLLM renders GPT-OSS with never makes a special token of a message's text, and behind it nor do we."""
+    harmony = pytest.importorskip("openai_harmony", reason="openai-harmony comes with vLLM")
+    monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", str(model_dir("gpt-oss") / "tiktoken"))
+    encoding = harmony.load_harmony_encoding(harmony.HarmonyEncodingName.HARMONY_GPT_OSS)
+    model = real("gpt-oss")
+
+    def native(messages: Any) -> list[int]:
+        said = [harmony.Message.from_role_and_content(harmony.Role(m["role"]), m["content"]) for m in messages]
+        ids: list[int] = encoding.render_conversation(harmony.Conversation.from_messages(said))
+        return ids
+
+    bridge = TemplateBridge(
+        lambda messages, *_: model.decode(native(messages)),
+        model.encode,
+        model.decode,
+        model.stop_ids,
+        model.tokenizer.get_added_vocab(),
+        special_tokens="as_text",
+    )
+
+    @settings(max_examples=40, deadline=None)
+    @given(hostile(bridge.special_texts))
+    def holds(text: str) -> None:
+        message = [{"role": "user", "content": text}]
+        ids = bridge.render(message)
+        assert ids is not None
+        assert specials(bridge, ids) == specials(bridge, native(message))
+        assert model.decode(ids) == model.decode(native(message))
+
+    holds()
+    assert bridge.render([USER]) == native([USER])
