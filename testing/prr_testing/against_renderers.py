@@ -31,7 +31,8 @@ from transformers import AutoTokenizer
 
 from prr_plugins.common.bridge import Message, Refusal
 from prr_plugins.common.huggingface import bridge_of, encoder, renderer
-from prr_testing.models import model_dir
+
+from .models import model_dir
 
 TOOLS: list[dict[str, Any]] = [
     {
