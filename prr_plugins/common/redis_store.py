@@ -366,13 +366,13 @@ class SharedStore(TurnStore):
 
     def _saw_epoch(self, tenant: bytes, epoch: bytes) -> None:
         with self._epochs_lock:
-            before = self._epochs.get(tenant)
+            before = self._epochs.get(tenant, b"")  # not seen: what is here may be from before a purge
             self._epochs[tenant] = epoch
             self._epochs.move_to_end(tenant)
             oldest = next(iter(self._epochs)) if len(self._epochs) > _TENANTS else None
             if oldest is not None:
                 del self._epochs[oldest]
-        if before is not None and before != epoch:
+        if before != epoch:
             self.forget(tenant)
         if oldest is not None:
             self.forget(oldest)  # whether it was purged could not be told any more

@@ -232,6 +232,20 @@ def test_purge_reaches_redis_and_every_process(server: RedisServer) -> None:
     assert not Process(server.url).has(*others)
 
 
+def test_what_was_recorded_while_the_server_was_away_is_purged_too(server: RedisServer) -> None:
+    process = Process(server.url, store_timeout=0.1)
+    turns = conversation(2)
+    server.kill()
+    process.record(*turns)
+    server.start()
+    purge(server.client(), "prr", "header:one")
+    deadline = time.monotonic() + 10
+    while process.has(*turns):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(process.store) == 0
+
+
 def test_encrypted(server: RedisServer) -> None:
     pytest.importorskip("cryptography", reason="cryptography is not installed in this environment")
     old, new = os.urandom(32).hex(), os.urandom(32).hex()

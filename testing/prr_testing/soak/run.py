@@ -33,7 +33,7 @@ _SAMPLE = 0.5  # seconds between two looks at the metrics
 def run(
     requests: int, out: Path, *, faults: Sequence[str] = tuple(FAULTS), histories: tuple[int, ...] = (1_000, 100_000)
 ) -> bool:
-    """The whole of it; whether everything held that has to. Writes `out` (beside it the server's log), prints `verdict`.
+    """The whole of it; whether everything held that has to. Writes `out`, beside it the server's log; prints `verdict`.
 
     Raises ServerFailed where the server ends in the middle of it.
     """
