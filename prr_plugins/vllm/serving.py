@@ -66,11 +66,14 @@ class Choice:
         self.text.append(output.text)
         self.finish_reason = output.finish_reason
 
-    def truth(self, reported: str | None) -> str | None:
-        """The finish reason for the client (L8): a cut completion is not passed off as one that ended in its calls."""
+    def truth(self, reported: str | None, *, called: bool = True) -> str | None:
+        """The finish reason for the client (L8): a cut completion is not passed off as one that ended in its calls.
+
+        called: the message has calls. vLLM says `tool_calls` of a required call also where the model made none.
+        """
         if self.finish_reason not in (None, "stop"):
             return self.finish_reason
-        if reported == "tool_calls" and self.has_open_calls:
+        if reported == "tool_calls" and (self.has_open_calls or not called):
             return self.finish_reason
         return reported
 
@@ -328,7 +331,7 @@ class Turn:
         choice = self.choices.get(index)
         if choice is None:
             return
-        sent.finish_reason = choice.truth(sent.finish_reason)
+        sent.finish_reason = choice.truth(sent.finish_reason, called=bool(sent.message.tool_calls))
         for name, value in self.raw_fields(choice).items():
             setattr(sent, name, value)
         await self.record(choice, sent.message.model_dump(exclude_none=True))

@@ -22,6 +22,7 @@ from prr_plugins.vllm import hooks, startup
 from prr_plugins.vllm.deltas import DeltaAssembler
 from prr_plugins.vllm.parser import compose
 from prr_plugins.vllm.registered import PrrQwen3ReasoningParser, PrrQwen3ToolParser
+from prr_plugins.vllm.serving import Choice
 from prr_testing.tokens import Vocabulary
 
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
@@ -150,6 +151,13 @@ def test_the_tail_of_a_prompt(qwen: Vocabulary) -> None:
     ids = qwen.encode(COMPLETION)
     assert view.reasoning_span(ids, opened=True) == (0, ids.index(qwen.added["</think>"]))
     assert view.reasoning_span(ids, opened=False) is None
+
+
+def test_a_finish_reason_that_names_calls_needs_some() -> None:
+    choice = Choice(0, finish_reason="stop")
+    assert choice.truth("tool_calls", called=True) == "tool_calls"
+    assert choice.truth("tool_calls", called=False) == "stop"
+    assert Choice(0, finish_reason="length").truth("tool_calls", called=True) == "length"
 
 
 def test_a_request_may_only_ask_for_less() -> None:
