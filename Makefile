@@ -39,12 +39,17 @@ models: setup
 demo: models
 	$(RUN) benchmarks/demo.py --engine $(ENGINE) $(if $(BLOCK),--block-size $(BLOCK)) $(if $(SESSION),--session "$(SESSION)") $(if $(SEED),--seed $(SEED))
 
-test: models
+# client packages for tests/parity/test_clients.py: a small environment of their own
+.PHONY: clients
+clients:
+	@$(PYTHON) tools/setup_engine.py clients >/dev/null
+
+test: models clients
 	$(RUN) -m pytest $(PYTEST_ARGS)
 
 .PHONY: seed-models
 seed-models: models
-	$(RUN) -m pytest -m "seed_models or not seed_models" tests/vllm/test_seed_models.py $(PYTEST_ARGS)
+	$(RUN) -m pytest -m "seed_models or not seed_models" tests/vllm/test_seed_models.py tests/vllm/test_rare_turns.py $(PYTEST_ARGS)
 
 lint: setup
 	$(RUN) -m ruff check .

@@ -61,6 +61,7 @@ KNOWN = {
     "vllm": Engine(locks=("vllm.lock", "test.lock"), metadata=("tools/engines/vllm-distribution",)),
     "sglang": Engine(locks=("sglang.lock", "test.lock")),
     "fuzz": Engine(locks=("fuzz.lock",), torch=False),
+    "clients": Engine(locks=("clients.lock",), distributions=(), torch=False),
 }
 
 
@@ -144,7 +145,8 @@ def build_overlay(directory: Path, engine_directory: Path, engine: Engine) -> No
     pip = (directory / "bin" / "python", *PIP_INSTALL, *own)
     if engine.metadata:
         run(*pip, *(ROOT / folder for folder in engine.metadata))
-    run(*pip, *(argument for folder in engine.distributions for argument in ("-e", ROOT / folder)))
+    if engine.distributions:
+        run(*pip, *(argument for folder in engine.distributions for argument in ("-e", ROOT / folder)))
 
 
 def set_up(name: str) -> Path:
