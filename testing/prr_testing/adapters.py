@@ -369,9 +369,15 @@ class PrrDetectorsInSglang(Sglang):
     def supports(self, family: str, model: str) -> Support:
         return Support(True)
 
-    def _replay(self, raw: ReplayInput, tools: Sequence[ToolSpec] | None, stream: bool) -> Any:
+    def _rule(self, raw: ReplayInput) -> Any:
+        """Both flags; reasoning only where SGLang has it for the model: nothing else says that there is none."""
         name = format_of(raw.family, raw.model)
-        rule = sglang_adapter.ParserRule("*", name, name)
+        stock = sglang_adapter.resolve_parsers(raw.family, raw.model)
+        reasons = stock is None or stock.tool_call_parser is None or stock.reasoning_parser is not None
+        return sglang_adapter.ParserRule("*", name, name if reasons else None)
+
+    def _replay(self, raw: ReplayInput, tools: Sequence[ToolSpec] | None, stream: bool) -> Any:
+        rule = self._rule(raw)
         with mock.patch.object(sglang_adapter, "resolve_parsers", return_value=rule):
             made = super()._replay(raw, tools, stream)
         made.serving.prompt_ids = made.ctx.tokenizer.encode(raw.generation_prompt or "", add_special_tokens=False)
@@ -401,6 +407,10 @@ class PrrInSglang(PrrDetectorsInSglang):
         publish(ServerArgs(model_path=folder, **KERNELS), role="tokenizer")
         hooks.install("serve")
         self._runtimes: dict[Any, Any] = {}
+
+    def _rule(self, raw: ReplayInput) -> Any:
+        name = format_of(raw.family, raw.model)
+        return sglang_adapter.ParserRule("*", name, name)
 
     def _serving(self, ctx: Any, rule: Any) -> Any:
         from prr_plugins.common.formats import get_format
