@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -35,6 +38,20 @@ def test_every_format_has_both_names() -> None:
 def test_the_flags_take_them(name: str) -> None:
     arguments = prepare_server_args(["--model-path", "x", "--tool-call-parser", name, "--reasoning-parser", name])
     assert (arguments.tool_call_parser, arguments.reasoning_parser) == (name, name)
+
+
+def test_further_api_processes_know_every_name() -> None:
+    """With `--tokenizer-worker-num` the web server starts them from the path of an application, ours."""
+    code = (
+        "from prr_testing import sglang_cpu; import prr_plugins.sglang.worker; import json;"
+        "from sglang.srt.function_call.function_call_parser import FunctionCallParser;"
+        "from sglang.srt.parser.reasoning_parser import ReasoningParser;"
+        "print(json.dumps([list(FunctionCallParser.ToolCallParserEnum), list(ReasoningParser.DetectorMap)]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for known in json.loads(done.stdout.splitlines()[-1]):
+        assert set(FORMATS) <= set(known)
 
 
 @pytest.mark.parametrize("name", FORMATS)
