@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import fields
 from importlib.metadata import entry_points
 
 from sglang.version import __version__ as sglang_version
 
-from prr_plugins.common.checks import StartupError, check_markers, check_template, tokenizer_render
+from prr_plugins.common.checks import StartupError, check_markers, check_template, settings_findings, tokenizer_render
 from prr_plugins.common.finding import Finding
 from prr_plugins.common.formats import FORMATS
 from prr_plugins.sglang import GROUP, detectors, hooks, startup
@@ -37,9 +36,11 @@ def examine(
         else:
             yield Finding(f"hook {state.hook.name}", "warning", f"{problem}; off: {state.hook.loses}")
     detectors.register_names()
-    for name in detectors.missing():
+    missing = detectors.missing()
+    yield Finding("names", "ok", ", ".join(name for name in FORMATS if name not in missing))
+    for name in missing:
         yield Finding("names", "warning", f"{name} is not offered: this SGLang lacks the family's own detectors")
-    yield from _settings()
+    yield from settings_findings()
     for flag, given in (("--tool-call-parser", tool_parser), ("--reasoning-parser", reasoning_parser)):
         if given is not None and given.startswith(startup.PREFIX) and given not in FORMATS:
             yield Finding("flags", "error", f"{flag} {given}: there is no such parser; there are {', '.join(FORMATS)}")
@@ -73,19 +74,3 @@ def _entry_point() -> Finding:
     if allowed and ours[0].name not in allowed:
         return Finding("plugin", "error", f"SGLANG_PLUGINS leaves the plugin out: add {ours[0].name!r} to it")
     return Finding("plugin", "ok", f"{startup.PACKAGE} {startup.version()}, entry point {ours[0].name!r}")
-
-
-def _settings() -> Iterator[Finding]:
-    try:
-        settings = startup.read_settings()
-    except StartupError as e:
-        yield Finding("settings", "error", str(e))
-        return
-    values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "warnings"}
-    yield Finding("settings", "ok", ", ".join(f"{name}={value}" for name, value in values.items()))
-    for line in settings.warnings:
-        yield Finding("settings", "warning", line)
-    if settings.store_url is not None:
-        from prr_plugins.common.redis_store import examine as examine_store
-
-        yield examine_store(settings)
