@@ -186,6 +186,17 @@ def test_without_tools(talk: Chat, stream: bool) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("tools", [TOOLS, None], ids=["tools", "no_tools"])
+def test_special_tokens_are_seen_whatever_the_client_says(talk: Chat, stream: bool, tools: Any) -> None:
+    extra = {"skip_special_tokens": True, "spaces_between_special_tokens": True}
+    text = f"r<|fim_prefix|>s</think>\n\nHi.<|endoftext|>{call_text('a')}"
+    reply = talk.ask(user("special"), text, stream=stream, tools=tools, extra=extra)
+    assert reply.raw_text is not None
+    assert text.startswith(reply.raw_text)
+    assert reply.message["reasoning"] == "r<|fim_prefix|>s"
+
+
+@BOTH
 def test_tool_choice_none_reads_no_calls(talk: Chat, stream: bool) -> None:
     reply = talk.ask(user("no calls"), f"r</think>{call_text('a')}", stream=stream, tool_choice="none")
     assert reply.calls == []
