@@ -7,6 +7,7 @@ As Meta's chat templates and prompt-format documents have it, a call is the whol
                <|python_tag|>NAME.call(KEY="VALUE", ...)   (built-in tools)
     Llama 4    [NAME(KEY=VALUE, ...), NAME()]              (VALUE is a Python literal)
                <|python_start|>[NAME(KEY=VALUE)]<|python_end|>
+               <|python_start|>CONTENT<|python_end|>{"name": NAME, "parameters": {...}}    (the chat template's own)
 
 The text says which one it is. Nothing but its place marks a call without a tag, so it counts only at the beginning of
 the text, behind another call, or at the beginning of a line if it names an offered tool; any other JSON or list is an
@@ -29,7 +30,7 @@ from prr_plugins.common.reader import BLANKS, Markers, Shape
 _TAGS = ("<|python_tag|>", "<|python_start|>")
 _STOPS = ("<|eom_id|>", "<|eot_id|>", "<|eom|>", "<|eot|>", "<|end_of_text|>")
 _TAG_CLOSER = "<|python_end|>"
-_CONTENT = Markers(*_TAGS, *_STOPS, "\n{", "\n[")
+_CONTENT = Markers(*_TAGS, _TAG_CLOSER, *_STOPS, "\n{", "\n[")
 _BOUNDS = Markers(*_TAGS, *_STOPS, _TAG_CLOSER)
 _ANYTHING = Shape(r"[\s\S]")
 _BLANKS = Shape(r"\s{0,64}+(?=\S)")
@@ -67,6 +68,9 @@ def grammar(s: Source) -> Iterator[None]:
         if mark in _STOPS:
             more = yield from s.decide(_ANYTHING, len(mark))
             s.take("content" if more else "markup", s.pos + len(mark))
+        elif mark == _TAG_CLOSER:
+            if not (yield from _call(s, mark)):
+                s.take("content", s.pos + len(mark))
         elif mark not in _TAGS:
             s.take("content", s.pos + 1)
             yield from _call(s)
@@ -88,7 +92,7 @@ def _call(s: Source, tag: str = "", at_start: bool = False) -> Generator[None, N
     if python and (sure or python["name"] in s.tools):
         yield from _python_list(s, python)
         return True
-    if tag and (built_in := (yield from s.decide(_BUILT_IN, ahead))):
+    if tag in _TAGS and (built_in := (yield from s.decide(_BUILT_IN, ahead))):
         yield from _built_in(s, built_in)
         return True
     if sure and (yield from s.decide(_MAYBE_CALL, ahead)):
@@ -96,7 +100,7 @@ def _call(s: Source, tag: str = "", at_start: bool = False) -> Generator[None, N
     if python is None and (cut := (yield from s.decide(_LIST_OPENING, ahead))) and cut["name"] in s.tools:
         _cut(s, cut["name"])
         return True
-    if tag and (header is None or python is None or built_in is None):
+    if tag in _TAGS and (header is None or python is None or built_in is None):
         _cut(s)
         return True
     return False

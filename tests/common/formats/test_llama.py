@@ -53,6 +53,21 @@ def test_parallel_json_calls(separator: str) -> None:
     llama(separator.join([call] * 3), calls=[("find", {"q": "x;{y"})] * 3, content=None)
 
 
+@pytest.mark.parametrize("content", [None, "Let me look.", "two\nlines {"])
+@pytest.mark.parametrize("many", [1, 2])
+def test_content_and_calls_as_the_template_of_llama_4_writes_them(content: str | None, many: int) -> None:
+    call = '{"name": "find", "parameters": {"q": "<|python_end|>"}}'
+    llama(
+        f"<|python_start|>{content or ''}<|python_end|>{call * many}", content=content,
+        calls=[("find", {"q": "<|python_end|>"})] * many, statuses=["ok"] * many,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["a <|python_end|>", "a <|python_end|> b", "a <|python_end|>{}"])
+def test_a_closer_with_no_call_behind_it_is_text(text: str) -> None:
+    llama(text, content=text, calls=[])
+
+
 def test_list_of_json_calls() -> None:
     llama(
         '[{"name": "find", "parameters": {"n": 1}}, {"name": "now", "parameters": {}}]', content=None,
