@@ -134,17 +134,8 @@ def examine(python: Path, engine: str) -> dict[str, str | None]:
 
 def test(python: Path, engine: str) -> tuple[int, list[str]]:
     """How many tests passed, and the names of those that did not."""
-    command = [
-        str(python),
-        "-m",
-        "pytest",
-        "-q",
-        "--no-header",
-        "-rfE",
-        "-p",
-        "no:cacheprovider",
-        *ENGINES[engine].tests,
-    ]
+    options = ("-o", "addopts=", "-q", "--no-header", "-rfE", "-p", "no:cacheprovider")  # one -q: it counts the tests
+    command = [str(python), "-m", "pytest", *options, *ENGINES[engine].tests]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, cwd=ROOT)
     passed = re.search(r"(\d+) passed", done.stdout)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
