@@ -68,6 +68,11 @@ def rendered(talk: Talk, messages: list[Message]) -> list[int]:
     return ids
 
 
+def behind_system(talk: Talk, ids: list[int]) -> list[int]:
+    """What stands behind the first message, in which an engine may write a tool's definition in its own way."""
+    return ids[ids.index(talk.stop) :]
+
+
 def user(text: str) -> Message:
     return {"role": "user", "content": f"{text} [{_RUN}]"}
 
@@ -91,10 +96,14 @@ def test_a_session_far_beyond_the_window(roomy: Talk, stream: bool) -> None:
             # the question stays, and its oldest cycles (a call and its result) go
             assert dropped % 2 == 0
             gone = range(2, 2 + dropped)
-            assert answer.prompt_ids == rendered(roomy, [m for at, m in enumerate(history) if at not in gone])
+            assert behind_system(roomy, answer.prompt_ids) == behind_system(
+                roomy, rendered(roomy, [message for at, message in enumerate(history) if at not in gone])
+            )
         elif answer.prr["reason"] == "too_long":
             # with all that was sampled it does not fit, without the reasoning that the client dropped it still does
-            assert answer.prompt_ids == rendered(roomy, [m for at, m in enumerate(history) if at not in gone])
+            assert behind_system(roomy, answer.prompt_ids) == behind_system(
+                roomy, rendered(roomy, [message for at, message in enumerate(history) if at not in gone])
+            )
         elif before is not None:
             assert answer.prr["outcome"] == "spliced", answer.prr
             assert answer.prompt_ids[: len(before.turn)] == before.turn
