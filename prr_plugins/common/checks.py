@@ -1,19 +1,52 @@
-"""What must fit together before a server starts: format and tokenizer, format and chat template."""
+"""What must fit together before a server starts: settings, format and tokenizer, format and chat template."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from prr_plugins.common.bridge import Message, Render, Tools
+from prr_plugins.common.finding import Finding
 from prr_plugins.common.formats import FORMATS, Format, get_format
 from prr_plugins.common.machine import parse
+from prr_plugins.common.settings import Settings, SettingsError
 from prr_plugins.common.turn_view import token_id
 
 
 class StartupError(Exception):
     """The server must not start. The message is one line for a user."""
+
+
+def read_settings() -> Settings:
+    """The `PRR_*` variables of this process.
+
+    Raises:
+        StartupError: one of them holds a value that is not accepted.
+    """
+    try:
+        return Settings.from_env(os.environ)
+    except SettingsError as e:
+        raise StartupError(e) from None
+
+
+def settings_findings() -> Iterator[Finding]:
+    """What a diagnosis says of them, the shared store that they name included."""
+    try:
+        settings = read_settings()
+    except StartupError as e:
+        yield Finding("settings", "error", str(e))
+        return
+    values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "warnings"}
+    yield Finding("settings", "ok", ", ".join(f"{name}={value}" for name, value in values.items()))
+    for line in settings.warnings:
+        yield Finding("settings", "warning", line)
+    if settings.store_url is not None:
+        from prr_plugins.common import redis_store
+
+        yield redis_store.examine(settings)
 
 
 def check_markers(fmt: Format, tokenizer: Any, where: str) -> None:

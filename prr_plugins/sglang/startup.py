@@ -17,9 +17,8 @@ from sglang.srt.runtime_context import get_serving
 from sglang.version import __version__ as sglang_version
 
 from prr_plugins.common import switch
-from prr_plugins.common.checks import StartupError, check_markers, check_template
+from prr_plugins.common.checks import StartupError, check_markers, check_template, read_settings
 from prr_plugins.common.formats import Format, get_format
-from prr_plugins.common.settings import Settings, SettingsError
 from prr_plugins.sglang import hooks
 
 logger = logging.getLogger(__name__)
@@ -89,18 +88,6 @@ def chosen_format(tool: str | None, reasoning: str | None) -> Format | None:
         flags = " and ".join(f"{flag} {name}" for flag, name in named.items())
         raise StartupError(f"{flags} do not go together: choose one prr_* name for both, or leave one unset")
     return get_format(next(iter(named.values())))
-
-
-def read_settings() -> Settings:
-    """The `PRR_*` variables of this process.
-
-    Raises:
-        StartupError: one of them holds a value that is not accepted.
-    """
-    try:
-        return Settings.from_env(os.environ)
-    except SettingsError as e:
-        raise StartupError(e) from None
 
 
 # ---------------------------------------------------------------------------------------- hooks (see hooks.HOOKS)

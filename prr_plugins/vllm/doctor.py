@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from importlib.metadata import entry_points
 
 import vllm
 import vllm.envs as envs
 
-from prr_plugins.common.checks import StartupError, check_markers, check_template, tokenizer_render
+from prr_plugins.common.checks import StartupError, check_markers, check_template, settings_findings, tokenizer_render
 from prr_plugins.common.finding import Finding
 from prr_plugins.vllm import hooks, startup
 
@@ -35,7 +34,7 @@ def examine(
             yield Finding(f"hook {state.hook.name}", "ok", f"{kind}: {state.hook.target}")
         else:
             yield Finding(f"hook {state.hook.name}", "warning", f"{kind}: {state.problem}; off: {state.hook.loses}")
-    yield from _settings()
+    yield from settings_findings()
     chosen = startup.Chosen(tool_parser, reasoning_parser, auto_tools=True)
     for line in chosen.warnings():
         yield Finding("flags", "warning", line)
@@ -70,19 +69,3 @@ def _entry_point() -> Finding:
     if allowed is not None and ours[0].name not in allowed:
         return Finding("plugin", "error", f"VLLM_PLUGINS leaves the plugin out: add {ours[0].name!r} to it")
     return Finding("plugin", "ok", f"{startup.PACKAGE} {startup.version()}, entry point {ours[0].name!r}")
-
-
-def _settings() -> Iterator[Finding]:
-    try:
-        settings = startup.read_settings()
-    except StartupError as e:
-        yield Finding("settings", "error", str(e))
-        return
-    values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "warnings"}
-    yield Finding("settings", "ok", ", ".join(f"{name}={value}" for name, value in values.items()))
-    for line in settings.warnings:
-        yield Finding("settings", "warning", line)
-    if settings.store_url is not None:
-        from prr_plugins.common.redis_store import examine as examine_store
-
-        yield examine_store(settings)

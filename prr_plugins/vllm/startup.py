@@ -8,7 +8,6 @@ would merely go unnoticed (vLLM ignores the tool parser, another front end parse
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +17,8 @@ import vllm
 import vllm.envs as envs
 
 from prr_plugins.common import switch
-from prr_plugins.common.checks import StartupError, check_markers, check_template
+from prr_plugins.common.checks import StartupError, check_markers, check_template, read_settings
 from prr_plugins.common.formats import FORMATS, Format, get_format
-from prr_plugins.common.settings import Settings, SettingsError
 from prr_plugins.vllm import hooks
 from prr_plugins.vllm.names import PREFIX
 
@@ -111,18 +109,6 @@ def wrap_parse_args(original: Callable[..., Any]) -> Callable[..., Any]:
         return parsed
 
     return parse_args
-
-
-def read_settings() -> Settings:
-    """The `PRR_*` variables of this process.
-
-    Raises:
-        StartupError: one of them holds a value that is not accepted.
-    """
-    try:
-        return Settings.from_env(os.environ)
-    except SettingsError as e:
-        raise StartupError(e) from None
 
 
 # ---------------------------------------------------------------------------------------- the server
