@@ -247,7 +247,7 @@ def serve_sglang(
     options = ["--model-path", str(model), "--served-model-name", name, "--load-format", "dummy", "--device", "cpu"]
     options += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"]
     options += ["--disable-overlap-schedule", "--cuda-graph-backend-decode", "disabled"]
-    options += ["--cuda-graph-backend-prefill", "disabled", "--skip-server-warmup"]
+    options += ["--cuda-graph-backend-prefill", "disabled", "--skip-server-warmup", "--sleep-on-idle"]
     options += ["--context-length", str(max_model_len), "--max-running-requests", str(max_num_seqs)]
     options += ["--max-total-tokens", str(kv_cache_tokens), "--page-size", str(page_size)]
     # nearly all: the pool's size is given; what others take of the machine's memory meanwhile counts as the model's
