@@ -112,19 +112,19 @@ def publish(original: Callable[..., None], server_args: Any, *args: Any, **kwarg
     switch.share(settings.splice)
     if serving.tokenizer_worker_num > 1:
         os.environ.setdefault(_APP_VARIABLE, _WORKER_APP)
-    _log_somewhere()
+    _log_like_sglang(getattr(server_args, "log_level", "info"))
     hooks.install("serve")
 
 
-def _log_somewhere() -> None:
-    """In further API processes nothing sets logging up: let our lines be seen there, as SGLang's are elsewhere."""
-    ours = logging.getLogger("prr_plugins")
+def _log_like_sglang(level: str) -> None:
+    """In further API processes nobody sets logging up as in the first: let our lines be seen there too."""
+    ours, wanted = logging.getLogger("prr_plugins"), logging.getLevelNamesMapping().get(level.upper())
+    if wanted is not None and not ours.isEnabledFor(wanted):
+        ours.setLevel(wanted)
     if not ours.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("[%(asctime)s] %(message)s", "%Y-%m-%d %H:%M:%S"))
         ours.addHandler(handler)
-        ours.setLevel(logging.INFO)
-        ours.propagate = False
 
 
 def serving_init(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
