@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import httpx
 import pytest
+import test_responses as responses
 
 from prr_testing.models import model_dir
 from prr_testing.networks import GPT_OSS, with_network
@@ -39,6 +41,8 @@ TOOLS = [
         },
     }
 ]
+
+RESPONSES_TOOLS = [{"type": "function", **TOOLS[0]["function"]}]
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,7 @@ def start(seed: Seed, folder: Any, env: dict[str, str] | None = None) -> Any:
         path = with_network(path, seed.network, folder)
         variables["TIKTOKEN_ENCODINGS_BASE"] = str(path / "tiktoken")  # openai-harmony, without a download
     halves = {"tool_parser": seed.parser, "reasoning_parser": seed.parser}
-    return path, serve(path, *seed.arguments, env=variables, ready_within=600.0, **halves)
+    return path, serve(path, "--enable-scale-out", *seed.arguments, env=variables, ready_within=600.0, **halves)
 
 
 @pytest.fixture(scope="module", params=SEEDS, ids=lambda seed: seed.model)
@@ -290,6 +294,46 @@ def test_turns_that_were_cut_go_on(served: Served, stream: bool) -> None:
 
 
 @pytest.mark.timeout(900)
+@BOTH
+def test_responses(served: Served, stream: bool) -> None:
+    """The same by `/v1/responses`, which shows no ids of GPT-OSS: its render route does."""
+    seed, talk = served.seed, served.talk
+    stop = talk.tokenizer.convert_tokens_to_ids(seed.final)
+    items: list[Any] = [{"role": "user", "content": f"edit by items {stream=} [{RUN}] " + "please " * 40}]
+    before: list[int] = []
+    calls = [seed.call(" /srv/x ", "1.0", 0), seed.call("a", "1e3", 1)][: 2 if seed.parallel else 1]
+    for text, end in (
+        (seed.turn(REASONING, "I will.", calls), seed.calling),
+        (seed.turn("Fine. ", " Done.  ", []), seed.final),
+        (seed.turn("Again. ", "", [seed.call("b", "2", 2)]), seed.calling),
+        (seed.turn("", "ok", []), seed.final),
+    ):
+        prompt_ids = show(talk, items) if seed.model == "gpt-oss" else []
+        response = responses.ask(talk, items, served.ids(text, end), stream=stream, tools=RESPONSES_TOOLS)
+        prompt_ids = prompt_ids or response.prompt_ids
+        assert response.data["usage"]["input_tokens"] == len(prompt_ids)
+        if before:
+            kept = before[:-1] if seed.respelled and before[-1] == stop else before
+            assert response.prr["outcome"] == "spliced", response.prr
+            assert response.prr["kept_tokens"] == len(kept)
+            assert prompt_ids[: len(kept)] == kept
+            block = talk.server.block_size
+            most = block * min((len(before) - 1) // block, (len(prompt_ids) - 1) // block)
+            assert response.data["usage"]["input_tokens_details"]["cached_tokens"] == most
+        before = prompt_ids + served.ids(text, end)
+        items += [item for item in response.output if item["type"] != "reasoning"]
+        items += response.results() or [{"role": "user", "content": "and now?"}]
+
+
+def show(talk: Talk, items: list[Any]) -> list[int]:
+    """The prompt that a Responses request would get."""
+    body = {"model": talk.server.model, "input": items, "tools": RESPONSES_TOOLS}
+    answer = httpx.post(f"{talk.server.base_url}/v1/responses/render", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["token_ids"])
+
+
+@pytest.mark.timeout(900)
 def test_what_is_appended_is_what_the_engine_writes(served: Served) -> None:
     """On a turn that the template writes again as it was, splice and full render are equal, id for id."""
     seed = served.seed
@@ -306,15 +350,26 @@ def test_what_is_appended_is_what_the_engine_writes(served: Served) -> None:
 
 @pytest.mark.timeout(900)
 def test_call_ids_that_a_proxy_renamed(served: Served) -> None:
+    """Results come back under other ids, the last first. Kimi reads the ids it wrote itself, in that order."""
     seed = served.seed
     messages = user("renamed")
-    first = served.ask(messages, served.ids(seed.turn("r", "", [seed.call("a", "1", 0)]), seed.calling))
-    if seed.model == "kimi-k2.6":
-        assert first.message["tool_calls"][0]["id"] == "functions.edit:0"
+    calls = [seed.call("a", "1", 0), seed.call("b", "2", 1)][: 2 if seed.parallel else 1]
+    first = served.ask(messages, served.ids(seed.turn("r", "", calls), seed.calling))
     returned, results = first.returned(), first.results()
-    returned["tool_calls"][0]["id"] = results[0]["tool_call_id"] = "call_renamed"
-    second = served.ask([*messages, returned, *results], served.ids(seed.turn("", "ok", []), seed.final))
+    own = [made["id"] for made in returned["tool_calls"]]
+    if seed.model == "kimi-k2.6":
+        assert own == ["functions.edit:0", "functions.edit:1"]
+    for number, (made, result) in enumerate(zip(returned["tool_calls"], results, strict=True)):
+        made["id"] = result["tool_call_id"] = f"call_{number}"
+        result["content"] = f"result {number}"
+    messages += [returned, *reversed(results)]
+    second = served.ask(messages, served.ids(seed.turn("", "ok", []), seed.final))
     served.goes_on(first, second)
+    added = served.talk.tokenizer.decode(second.prompt_ids[len(first.turn) :])
+    assert "call_" not in added.replace("tool_call_", "")
+    places = [added.index(f"result {number}") for number in range(len(calls))]
+    if seed.model == "kimi-k2.6":
+        assert added.index(own[1]) < places[1] < added.index(own[0]) < places[0]
 
 
 @pytest.mark.timeout(900)
