@@ -53,6 +53,16 @@ def test_a_client_notices(second: Answer, wrong: int, unnamed: int) -> None:
     assert (len(ledger.wrong_splices), len(ledger.unnamed_breaks)) == (wrong, unnamed)
 
 
+def test_an_answer_that_was_broken_off_is_the_clients_own() -> None:
+    ledger = Ledger()
+    one = client(ledger)
+    for each in (answer("p", outcome="first_turn"), answer("px+", kept=2)):
+        one.broken_off = [[ord("p"), ord("x")]]
+        one._check(each)
+        one._go_on(each)
+    assert (len(ledger.wrong_splices), len(ledger.unnamed_breaks), ledger.unreceived) == (0, 0, 1)
+
+
 def test_twins_say_the_same_and_think_otherwise() -> None:
     kind = KINDS.index("twin")
     left, right = client(Ledger(), kind), client(Ledger(), kind + len(KINDS))

@@ -5,6 +5,10 @@ Each client keeps the ids of its own turns as the server returned them. Of every
 - begins with the ids of the turn it goes on from, or that the server names a reason why not (`unnamed_breaks`);
 - where the server says it spliced, begins with ids of this client's own history, and nowhere holds what another
   client's model thought (`wrong_splices`).
+
+Whoever breaks an answer off does not know whether the server had finished it, and stored it. Asked again, the model may
+say the same words behind another thought; where one process knows only the first of the two, the conversation goes on
+from that one. It is this client's own, and counted by itself (`unreceived`).
 """
 
 from __future__ import annotations
@@ -63,6 +67,7 @@ class Ledger:
     wrong_splices: list[str] = field(default_factory=list)
     unnamed_breaks: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    unreceived: int = 0
     exact: int = 0
     continued: int = 0
 
@@ -114,6 +119,8 @@ class Client:
         self.messages: list[Message] = []
         self.turns: list[tuple[int, list[int]]] = []
         """Index of an assistant message and all ids of its turn, of those that stand in `messages` as returned."""
+        self.broken_off: list[list[int]] = []
+        """All ids of turns that the client did not wait for."""
         self._begin()
 
     def _begin(self) -> None:
@@ -123,7 +130,7 @@ class Client:
             {"role": "system", "content": "You edit files."},
             {"role": "user", "content": f"{who}, conversation {self._conversation}: please edit."},
         ]
-        self.turns = []
+        self.turns, self.broken_off = [], []
         self._length = self._random.randint(4, 9)
 
     async def step(self) -> None:
@@ -208,6 +215,7 @@ class Client:
                     async for event in _events(response):
                         events.append(event)
                         if aborts and len(events) > 3:
+                            self.broken_off.append(events[0].get("prompt_token_ids", []) + script)
                             break
                     else:
                         answer = accumulate(events, 1)[0]
@@ -230,6 +238,9 @@ class Client:
         where = f"client {self.number} ({self.kind}), conversation {self._conversation}, {len(self.messages)} messages"
         thought = set(map(int, _SECRET.findall(self._writer.tokenizer.decode(prompt))))
         kept = prompt[: prr["kept_tokens"]]
+        if prr["outcome"] == "spliced" and kept in self.broken_off and thought <= {self.number}:
+            ledger.unreceived += 1
+            return
         if thought - {self.number} or (prr["outcome"] == "spliced" and all(kept != ids for _, ids in self.turns)):
             ledger.wrong_splices.append(f"{where}: {prr}, thoughts of {sorted(thought)}")
         if self.turns:

@@ -115,6 +115,7 @@ async def _soak(server: Server, store: Store, model: Path, requests: int, faults
         "examples": (ledger.wrong_splices + ledger.unnamed_breaks + ledger.failures)[:20],
         "continued": ledger.continued,
         "exact": ledger.exact,
+        "unreceived": ledger.unreceived,
         "outcomes": ledger.outcomes(),
         "store_evictions": evicted,
         "store_errors": last.by_label("prr_store_errors_total", "kind"),
