@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,10 @@ def run(
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     model = model_dir("qwen3.6")
+
+    def save(figures: dict[str, Any]) -> None:
+        out.write_text(json.dumps(figures, indent=2) + "\n")
+
     with redis_server() as redis:
         link = LinkProcess(redis.port)
         try:
@@ -54,13 +58,13 @@ def run(
                 reasoning_parser=PARSER, max_num_seqs=AT_ONCE, kv_cache_bytes=256 << 20,
                 log=out.with_suffix(".log"),
             ) as server:  # fmt: skip
-                figures = asyncio.run(_soak(server, Store(redis, link), model, requests, faults))
+                figures = asyncio.run(_soak(server, Store(redis, link), model, requests, faults, save))
         finally:
             link.close()
-        out.write_text(json.dumps(figures, indent=2) + "\n")
+        save(figures)
         if histories:
             figures["overhead_share"] = overhead.measure(model, redis, histories)
-            out.write_text(json.dumps(figures, indent=2) + "\n")
+            save(figures)
     lines = verdict(figures)
     print("\n".join(lines or [f"soak: all held over {figures['requests']} requests; figures in {out}"]))
     return not lines
@@ -82,7 +86,14 @@ def verdict(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
-async def _soak(server: Server, store: Store, model: Path, requests: int, faults: Sequence[str]) -> dict[str, Any]:
+async def _soak(
+    server: Server,
+    store: Store,
+    model: Path,
+    requests: int,
+    faults: Sequence[str],
+    save: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(model)
     writer = Writer(tokenizer, tokenizer.convert_tokens_to_ids(STOP))
     ledger = Ledger()
@@ -94,14 +105,18 @@ async def _soak(server: Server, store: Store, model: Path, requests: int, faults
         watching = asyncio.create_task(watch.run(ledger, requests))
         talking = asyncio.create_task(talk(clients, ledger, requests, AT_ONCE))
         try:
-            reports = await _faults(faults, store, ledger, requests, watch, talking)
+            reports: dict[str, Any] = {}
+            async for name, report in _faults(faults, store, ledger, requests, watch, talking):
+                reports[name] = report
+                save(_figures(ledger, reports, watch, await watch.look(), time.monotonic() - began))
             await talking
         finally:
             watching.cancel()
             talking.cancel()
-        seconds = time.monotonic() - began
-        last = await watch.look()
-    evicted = last.by_label("prr_store_evictions_total", "cause")
+        return _figures(ledger, reports, watch, await watch.look(), time.monotonic() - began)
+
+
+def _figures(ledger: Ledger, reports: dict[str, Any], watch: _Watch, last: Metrics, seconds: float) -> dict[str, Any]:
     return {
         "requests": ledger.done,
         "wrong_splices": len(ledger.wrong_splices),
@@ -117,7 +132,7 @@ async def _soak(server: Server, store: Store, model: Path, requests: int, faults
         "exact": ledger.exact,
         "unreceived": ledger.unreceived,
         "outcomes": ledger.outcomes(),
-        "store_evictions": evicted,
+        "store_evictions": last.by_label("prr_store_evictions_total", "cause"),
         "store_errors": last.by_label("prr_store_errors_total", "kind"),
         "fetched_turns": last.total("prr_store_fetched_turns_total"),
         "latency_ms": _latency(ledger, "healthy"),
@@ -130,7 +145,7 @@ async def _soak(server: Server, store: Store, model: Path, requests: int, faults
 
 async def _faults(
     names: Sequence[str], store: Store, ledger: Ledger, requests: int, watch: _Watch, talking: asyncio.Task[None]
-) -> dict[str, Any]:
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """The faults, each for the same number of requests, with as many healthy ones between; what came of each."""
     share = requests / (2 * len(names) + 1)
 
@@ -138,7 +153,6 @@ async def _faults(
         while ledger.done < count and not talking.done():
             await asyncio.sleep(0.05)
 
-    reports: dict[str, Any] = {}
     for place, name in enumerate(names):
         await until(share * (2 * place + 1))
         before = await watch.look()
@@ -156,7 +170,7 @@ async def _faults(
         }
         waited = sum(after.total("prr_seconds_total", stage=s) - before.total("prr_seconds_total", stage=s)
                      for s in ("fetch", "share"))  # fmt: skip
-        reports[name] = {
+        report = {
             "requests": len(during),
             "failed_requests": failed,
             "latency_ms": _latency(ledger, name),
@@ -165,7 +179,7 @@ async def _faults(
             "outcomes": ledger.outcomes(name),
             "recovered_after_s": await _recovered(watch, talking),
         }
-    return reports
+        yield name, report
 
 
 async def _recovered(watch: _Watch, talking: asyncio.Task[None]) -> float | None:
