@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import islice
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prr_plugins.common.arguments import is_json_object, repair, tool_parameters
@@ -288,11 +288,11 @@ class Source:
         """`raw_text[start:end]` of what was fed so far."""
         if start >= end:
             return ""
-        for part in islice(self._parts, len(self._part_ends), None):
-            self._part_ends.append(self._part_ends[-1] + len(part) if self._part_ends else len(part))
-        i = bisect_right(self._part_ends, start)
-        j = bisect_left(self._part_ends, end, i)
-        first = self._part_ends[i - 1] if i else 0
+        ends = self._part_ends
+        ends += accumulate(map(len, self._parts[len(ends) :]), initial=ends.pop() if ends else None)
+        i = bisect_right(ends, start)
+        j = bisect_left(ends, end, i)
+        first = ends[i - 1] if i else 0
         return "".join(self._parts[i : j + 1])[start - first : end - first]
 
     # ------------------------------------------------------------------------------------ calls

@@ -6,6 +6,7 @@ policies. That nothing raises (L4) shows by its coming back; growth is measured 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -16,6 +17,10 @@ from prr_plugins.common.completion import ParsedCompletion, Tokenizer, token_byt
 from prr_plugins.common.formats import FORMATS, get_format
 from prr_plugins.common.machine import Delta, Policy, StreamParser
 from prr_plugins.common.reader import Markers
+
+
+# Their own syntax only happens to be JSON now and then; blanks come out as everywhere else in it.
+_NOT_JSON = frozenset({"prr_gemma4"})
 
 
 def literals(format: str) -> list[str]:
@@ -84,8 +89,9 @@ def assert_slices(result: ParsedCompletion) -> None:
         assert call.raw_arguments in text
         (call.name + call.arguments).encode()  # a response can be written: no lone surrogates
         assert is_json_object(call.arguments), call.arguments
-        (call.name + call.arguments).encode()  # a response can be written: no lone surrogates
-        if is_json_object(call.raw_arguments):
+        if is_json_object(call.raw_arguments) and result.format in _NOT_JSON:
+            assert json.loads(call.arguments) == json.loads(call.raw_arguments)
+        elif is_json_object(call.raw_arguments):
             assert call.arguments == call.raw_arguments
     for cut in result.incomplete_calls:
         assert cut.raw_text in text

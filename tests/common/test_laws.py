@@ -280,6 +280,12 @@ def test_10_000_calls(format: str) -> None:
         assert work(10_000) == 10_000
     assert_linear(work, 250)
 
+    def streamed(n: int) -> None:
+        text = completion.text[:start] + call * n
+        run(format, [text[i : i + 4] for i in range(0, len(text), 4)], "eager", **options)
+
+    assert_linear(streamed, 1000)
+
 
 @every_format
 def test_an_argument_of_a_megabyte(format: str) -> None:

@@ -14,7 +14,7 @@ from functools import cache
 from re import Match
 
 from prr_plugins.common.completion import SegmentKind
-from prr_plugins.common.machine import Source
+from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import BLANKS, Markers, Shape
 
 THINK, END = "<think>", "</think>"
@@ -263,6 +263,24 @@ def repeated(s: Source, closer: Shape) -> Iterator[None]:
     """A closer that stands there once more, behind the call that it has closed already, is an echo and no text."""
     while echo := (yield from s.decide(closer)):
         s.take("markup", echo.end())
+
+
+_OBJECT = Shape(r"""\s{0,64}+\{\s{0,64}+["'}]""")
+
+
+def whole_object(s: Source, call: Call, end: str = END) -> Generator[None, None, bool]:
+    """Consume arguments that stand as one JSON object where the format has parameters. False if none stands here.
+
+    `end`: what closes the reasoning, should the call stand in it.
+    """
+    if not (yield from s.decide(_OBJECT)):
+        return False
+    yield from s.skip(BLANKS)
+    call.raw_from = s.here
+    marker = end if FROM_REASONING[0] in call.flags else ""
+    yield from s.json(lambda text: s.write(call, text), "<", marker=marker)
+    call.raw_to = s.here
+    return True
 
 
 # ---------------------------------------------------------------------------------------- calls quoted in values

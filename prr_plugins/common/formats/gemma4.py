@@ -109,18 +109,23 @@ class _Object:
         if found == _STRING:
             if not (yield from self._string(pieces.append)):
                 return False
-            key = "".join(pieces)
+            key = json_string("".join(pieces))
+            yield from s.skip(BLANKS, "arguments")
+        elif found == '"':
+            if not (yield from s.json(pieces.append)):
+                return False
+            key, repaired = value_json("".join(pieces), JSON_TEXT)
+            if repaired:
+                self.call.flag("unquoted")
             yield from s.skip(BLANKS, "arguments")
         else:
             s.sink = pieces.append
             yield from s.until("arguments", _KEY)
             s.sink = None
-            key = "".join(pieces).strip(BLANKS)
-            if key[:1] == key[-1:] == '"':
-                key = key[1:-1]
+            key = json_string("".join(pieces).strip(BLANKS))
         if not (yield from s.literal(":", "arguments")):
             return False
-        self._out.key(json_string(key))
+        self._out.key(key)
         return True
 
     def _value(self, found: str) -> Generator[None, None, bool]:

@@ -27,7 +27,7 @@ from re import Match
 
 from prr_plugins.common.arguments import JSON_TEXT, ObjectWriter
 from prr_plugins.common.formats import Format
-from prr_plugins.common.formats._shared import FROM_REASONING, no_prose, read_value
+from prr_plugins.common.formats._shared import FROM_REASONING, no_prose, read_value, whole_object
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import BLANKS, Markers, Shape
 
@@ -257,7 +257,8 @@ def _one_call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
     call = s.open_call(_unescape(header["name"]), start=start, flags=flags)
     arguments = ObjectWriter(lambda text: s.write(call, text), s.tools.get(call.name))
     in_reasoning = FROM_REASONING[0] in flags
-    as_json = unreadable = False
+    as_json = yield from whole_object(s, call, _THINK_END)
+    unreadable = False
     while True:
         mark = yield from s.between(call, _TAGS)
         tag = None if mark is None else (yield from s.decide(_TAG))

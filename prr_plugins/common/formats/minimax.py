@@ -19,7 +19,7 @@ from re import Match
 
 from prr_plugins.common.arguments import ObjectWriter, declares
 from prr_plugins.common.formats import Format
-from prr_plugins.common.formats._shared import END, FROM_REASONING, Opener, ThinkFormat, read_value
+from prr_plugins.common.formats._shared import END, FROM_REASONING, Opener, ThinkFormat, read_value, whole_object
 from prr_plugins.common.machine import Call, Source
 from prr_plugins.common.reader import Markers, Shape
 
@@ -74,7 +74,8 @@ def _invoke(s: Source, header: Match[str], flags: tuple[str, ...], start: int) -
     call = s.open_call(name, start=start, flags=flags)
     arguments = ObjectWriter(lambda text: s.write(call, text), s.tools.get(name))
     ends = _ENDS_IN_REASONING if FROM_REASONING[0] in flags else _ENDS
-    while (mark := (yield from s.between(call, _BODY))) == "<parameter name=":
+    whole = yield from whole_object(s, call)
+    while (mark := (yield from s.between(call, _BODY))) == "<parameter name=" and not whole:
         parameter = yield from s.decide(_PARAMETER)
         if parameter is None:
             s.take("markup", len(s.buf))
@@ -93,15 +94,17 @@ def _invoke(s: Source, header: Match[str], flags: tuple[str, ...], start: int) -
                 call.flag("missing_closer")
                 s.take("markup", s.pos + end.startswith("\n"))
             arguments.end()
-    if mark is None or mark == END or mark == "<parameter name=":
+    if mark is None or mark == END or (mark == "<parameter name=" and not whole):
         s.drop_call(call, "incomplete")
         return False
-    call.raw_to = s.here
+    if not whole:
+        call.raw_to = s.here
     if mark == "</invoke>":
         s.take("markup", s.pos + len(mark))
     else:
         call.flag("missing_closer")
-    arguments.close()
+    if not whole:
+        arguments.close()
     s.close_call(call, repaired=arguments.repaired or "junk_in_call" in call.flags)
     return True
 

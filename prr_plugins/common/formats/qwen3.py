@@ -27,16 +27,16 @@ from prr_plugins.common.formats._shared import (
     ThinkFormat,
     read_value,
     repeated,
+    whole_object,
 )
 from prr_plugins.common.machine import Call, Source
-from prr_plugins.common.reader import BLANKS, Markers, Shape
+from prr_plugins.common.reader import Markers, Shape
 
 _NAME = r"([^<>\n]{1,256}+)"
 _CALL = Shape(rf"<tool_call>\s{{0,64}}+<function={_NAME}>")
 _BARE_CALL = Shape(rf"<function={_NAME}>\s{{0,64}}+(?:<parameter=|</function>)")
 
 _BODY = Markers("<parameter=", "</function>", "</tool_call>", "<tool_call>", "<function=", END)
-_OBJECT = Shape(r"""\s{0,64}+\{\s{0,64}+["'}]""")
 _PARAMETER = Shape(rf"<parameter={_NAME}>")
 _BARE_END = Markers(
     "</parameter>", "\n</function>", "</tool_call>", "\n</tool_call>", "\n<parameter=", "<tool_call>", "<function="
@@ -69,11 +69,7 @@ def _function(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
     s.take("markup", s.pos + 1)
     call = s.open_call(name, start=start, flags=flags)
     arguments = ObjectWriter(lambda text: s.write(call, text), s.tools.get(name))
-    if whole := bool((yield from s.decide(_OBJECT))):  # the arguments as one JSON object, without parameters
-        yield from s.skip(BLANKS)
-        call.raw_from = s.here
-        yield from s.json(lambda text: s.write(call, text), "<", marker=END if in_reasoning else "")
-        call.raw_to = s.here
+    whole = yield from whole_object(s, call)
     while True:
         mark = yield from s.between(call, _BODY)
         if mark is None or mark == END:

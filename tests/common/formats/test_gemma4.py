@@ -44,6 +44,8 @@ def call(arguments: str, **expected: Any) -> ParsedCompletion:
         ("a:True,b:None", '{"a": true, "b": null}'),
         (f"two words:{{B 1:[{Q}x{Q}]}}", '{"two words": {"B 1": ["x"]}}'),
         (f"{Q}key{Q}:1", '{"key": 1}'),
+        ('"key":1', '{"key": 1}'),
+        ('"a:b" : 1,"\\u00e9\\n":2', '{"a:b": 1, "\\u00e9\\n": 2}'),
         (f" path : {Q}a{Q} , n : 2 ", '{"path": "a", "n": 2}'),
         (f"tags:[{Q}a{Q}, {Q}b{Q},]", '{"tags": ["a", "b"]}'),
         ('path:"a, b"', '{"path": "a, b"}'),

@@ -290,6 +290,13 @@ def test_k3_types() -> None:
     check(K3, tag("tools", given), prompt_tail=K3_RESPONSE, calls=[("f", made)], statuses=["ok"])
 
 
+def test_k3_arguments_as_one_object_without_tags() -> None:
+    made = '{"text": "<|close|>call<|sep|>", "n": 1e0}'
+    text = tag("tools", f'<|open|>call tool="f" index="1"<|sep|>{made}<|close|>call<|sep|>')
+    result = check(K3, text, calls=[("f", made)], statuses=["ok"])
+    assert result.parsed_tool_calls[0].raw_arguments == made
+
+
 def test_k3_attributes_are_escaped_and_bodies_are_not() -> None:
     text = tag("tools", xtml("a&amp;b", ("say &quot;x&quot;", "string", "fish & &amp; chips")))
     check(K3, text, calls=[("a&b", {'say "x"': "fish & &amp; chips"})])

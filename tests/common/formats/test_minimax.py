@@ -112,3 +112,10 @@ def test_linear() -> None:
             parser.finish()
 
     assert_linear(parse, 300)
+
+
+def test_arguments_as_one_object_without_parameters() -> None:
+    made = '{"path": "</invoke>", "line": 1e0}'
+    text = section(f'<invoke name="edit">\n{made}\n</invoke>\n')
+    result = minimax(text, calls=[("edit", made)], statuses=["ok"])
+    assert result.parsed_tool_calls[0].raw_arguments == made
