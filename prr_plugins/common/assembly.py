@@ -18,7 +18,7 @@ from typing import Any, Literal
 from prr_plugins.common import overflow
 from prr_plugins.common.bridge import Message, Span, TemplateBridge, Tools
 from prr_plugins.common.budget import OverBudget, TokenBudget
-from prr_plugins.common.chain import Chain, Media, root_key, turn_key
+from prr_plugins.common.chain import Chain, Malformed, Media, root_key, turn_key
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.roles import Cleaning, clean
 from prr_plugins.common.settings import Settings
@@ -34,7 +34,10 @@ _REMEMBERED = 256
 
 
 class AssemblyError(ValueError):
-    """There is no prompt for these messages: the template does not support them, or they hold more than text."""
+    """There is no prompt for these messages: the template does not support them, or they hold more than text.
+
+    Or what has no JSON text where JSON belongs (arguments nested too deep).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +133,17 @@ class PromptAssembler:
         """The cache key of a prompt: a hash of template, tools, template kwargs, boundary and messages.
 
         Equal whenever chain.py takes two histories for the same one; call ids, times and other things that change with
-        every request are no part of it. Raises AssemblyError for messages that hold more than text.
+        every request are no part of it.
+
+        Raises AssemblyError for messages that hold more than text, and for what has no JSON text.
         """
         try:
             links = Chain(messages).links
+            root = root_key("prompt", self._template_id, tools or [], dict(template_kwargs or {}), boundary)
         except Media as error:
             raise AssemblyError(f"no prompt for media: {error}") from error
-        root = root_key("prompt", self._template_id, tools or [], dict(template_kwargs or {}), boundary)
+        except Malformed as error:
+            raise AssemblyError(f"no prompt for what has no JSON text: {error}") from error
         return turn_key(root, links[-1].digest if links else b"")
 
     def assemble(

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 from prr_plugins.common.ending import Endings, Refused
@@ -83,6 +83,7 @@ class Continuation:
     """What stands behind a turn, once its last `dropped` (0 or 1) ids, a respelled stop, are taken off.
 
     ids: to be appended; text: their text.
+    pieces: `text` as it was encoded, piece by piece, and how many of `ids` each piece has.
     shows_reasoning: given the new messages, the template itself would still show the reasoning of the turn.
     bounds: computes at which character of `text` each new message, and then the generation prompt, begins.
     """
@@ -91,6 +92,7 @@ class Continuation:
     dropped: int
     shows_reasoning: bool
     text: str
+    pieces: Sequence[tuple[str, int]]
     bounds: Callable[[], list[int]]
 
 
@@ -165,6 +167,9 @@ class TemplateBridge:
         before: the messages before it; only leading system and developer messages, and whether one is an assistant's,
             are looked at.
         reasoning_open: whether the completion ended inside reasoning; None: find out from the template.
+
+        An assistant message among `new_messages` is written by the template like all others, but refused
+        (`depends_on_history`) where the template writes it otherwise by what earlier turns reason (GLM).
         """
         answer = self.continue_turn(
             [*prompt_ids[max(0, len(prompt_ids) - _GENERATION_TOKENS) :], *completion_ids],
@@ -185,7 +190,7 @@ class TemplateBridge:
         front = ids[max(0, kept - _SEAM_TOKENS) : kept]
 
         def spans() -> tuple[Span, ...]:
-            return _spans(self._seams, front, answer.ids, answer.text, answer.bounds(), len(prompt_ids), kept)
+            return _spans(self._seams, front, answer, len(prompt_ids), kept)
 
         return Extension(ids, kept, answer.dropped > 0, answer.shows_reasoning, spans)
 
@@ -201,15 +206,22 @@ class TemplateBridge:
         template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
         reasoning_open: bool | None = None,
+        compared: bool = False,
     ) -> Continuation | Refusal:
         """As `extend`, for a turn given as one sequence of which the last `sampled` ids are the completion.
 
         Reads only the end of `turn_ids`, and returns only what comes behind it.
+        compared: the caller compares an answer with a whole render (`writes`) where an assistant is among
+            `new_messages`; else the answer is `depends_on_history` where the template may write that message otherwise
+            by what earlier turns reason (GLM).
         """
         shield = self.special_texts.shield() if self._as_text else None
-        if shield is not None:
-            assistant, new_messages = shield.hide(assistant), shield.hide(new_messages)
         try:
+            if not all(map(_is_mapping, before)):
+                raise Refused("malformed", "message")
+            _check_form([*([] if assistant is None else [assistant]), *new_messages])
+            if shield is not None:
+                assistant, new_messages = _hidden(shield, assistant), _hidden(shield, new_messages)
             if any(_has_media(message) for message in new_messages):
                 raise Refused("multimodal")
             calls = _calls(assistant or {})
@@ -221,6 +233,8 @@ class TemplateBridge:
                     if self._frames.depends_on_history(scene, role, before[-1].get("role") == "tool"):
                         raise Refused("depends_on_history", role)
             turn = self._endings.show(scene, new_messages, add_generation_prompt)
+            if not compared and any(message.get("role") == "assistant" for message in new_messages):
+                self._endings.check_later_turns(turn)
             if self._stand_ins.other_text in turn.tail.text:  # a quotation of what the stand-in asks
                 raise Refused("depends_on_history")
             if sampled and turn_ids[-1] in self._stop_ids:
@@ -235,15 +249,16 @@ class TemplateBridge:
         kept = len(turn_ids) - ending.dropped
         front = turn_ids[max(0, kept - _SEAM_TOKENS) : kept]
         # Cut in mid-reasoning, the sampled ids are not what the template's text would be encoded to anyway.
-        added = self._encode(ending.text, shield, front, alone=ending.inserted > 0)
-        if added is None:
+        encoded = self._encode(ending.text, shield, front, alone=ending.inserted > 0)
+        if encoded is None:
             return Refusal("seam")
+        added, pieces = encoded
         bounds = partial(self._endings.bounds, turn, ending)
         if shield is None:
-            return Continuation(added, ending.dropped, turn.tail.shows_reasoning, ending.text, bounds)
+            return Continuation(added, ending.dropped, turn.tail.shows_reasoning, ending.text, pieces, bounds)
         text, _ = shield.show(ending.text)
         places = partial(_places, shield, ending.text, bounds)
-        return Continuation(added, ending.dropped, turn.tail.shows_reasoning, text, places)
+        return Continuation(added, ending.dropped, turn.tail.shows_reasoning, text, pieces, places)
 
     def render(
         self,
@@ -274,7 +289,10 @@ class TemplateBridge:
             return None
         meant = shield.show(text)[0] if shield is not None else text
         size = len(meant.encode(errors="replace"))
-        return [0] * size if size <= at_most else self._encode(text, shield, (), alone=True)
+        if size <= at_most:
+            return [0] * size
+        encoded = self._encode(text, shield, (), alone=True)
+        return None if encoded is None else encoded[0]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens shown."""
@@ -302,9 +320,10 @@ class TemplateBridge:
         ids: list[int] = []
         spans = []
         for at, (begin, end) in enumerate(pairwise([*begins, len(text)])):
-            more = self._encode(text[begin:end], shield, (), alone=True)
-            if more is None:
+            encoded = self._encode(text[begin:end], shield, (), alone=True)
+            if encoded is None:
                 return None
+            more, _ = encoded
             if more:
                 last = at == len(hidden)
                 end_id = len(ids) + len(more)
@@ -317,8 +336,7 @@ class TemplateBridge:
         kept = len(prompt) - len(continuation.ids)
         before = kept + continuation.dropped - sampled
         front = prompt[max(0, kept - _SEAM_TOKENS) : kept]
-        bounds = continuation.bounds()
-        return _spans(self._seams, front, continuation.ids, continuation.text, bounds, before, kept)
+        return _spans(self._seams, front, continuation, before, kept)
 
     def count(
         self,
@@ -340,14 +358,22 @@ class TemplateBridge:
         """Tokens of all text in a message."""
         return sum(len(self._seams.encode(text)) for text in texts_of(message))
 
-    def _encode(self, text: str, shield: Shield | None, front: Sequence[int], *, alone: bool) -> list[int] | None:
-        """The ids of `text` behind `front`; where a merge would cross the seam, those of the text `alone`, or None."""
+    def _encode(
+        self, text: str, shield: Shield | None, front: Sequence[int], *, alone: bool
+    ) -> tuple[list[int], Sequence[tuple[str, int]]] | None:
+        """The ids of `text` behind `front`; where a merge would cross the seam, those of the text `alone`, or None.
+
+        With them the texts that were encoded one by one, and how many ids each has.
+        """
 
         def first(text: str) -> list[int] | None:
             ids = self._seams.encode_after(front, text) if len(front) else None
             return self._seams.encode(text) if ids is None and alone else ids
 
-        return first(text) if shield is None else shield.encode(text, first, self._seams.encode, self._seams.decode)
+        if shield is not None:
+            return shield.encode(text, first, self._seams.encode, self._seams.decode)
+        ids = first(text)
+        return None if ids is None else (ids, ((text, len(ids)),))
 
     def writes(
         self,
@@ -384,15 +410,27 @@ def _places(shield: Shield, rendered: str, bounds: Callable[[], list[int]]) -> l
     return [shield.place(rendered, at) for at in bounds()]
 
 
-def _spans(
-    seams: Seams, front: Sequence[int], added: list[int], text: str, bounds: list[int], prompt: int, kept: int
-) -> tuple[Span, ...]:
-    cuts = [kept + _tokens_until(seams, front, added, text, bound) for bound in bounds]
+def _spans(seams: Seams, front: Sequence[int], added: Continuation, prompt: int, kept: int) -> tuple[Span, ...]:
+    cuts = [kept + cut for cut in _cuts(seams, front, added)]
     spans = [Span(0, prompt, "prompt"), Span(prompt, kept, "sampled"), Span(kept, cuts[0], "close")]
-    for index in range(len(cuts) - 1):
-        spans.append(Span(cuts[index], max(cuts[index], cuts[index + 1]), "message", index))
-    spans.append(Span(cuts[-1], kept + len(added), "generation"))
+    spans += [Span(start, end, "message", index) for index, (start, end) in enumerate(pairwise(cuts))]
+    spans.append(Span(cuts[-1], kept + len(added.ids), "generation"))
     return tuple(span for span in spans if span.start < span.end)
+
+
+def _cuts(seams: Seams, front: Sequence[int], added: Continuation) -> list[int]:
+    """How many of the ids stand in front of each bound; never fewer than in front of the one before."""
+
+    def cut(bound: int) -> int:
+        ids = at = 0
+        for text, size in added.pieces:
+            if bound < at + len(text):
+                # By the piece alone, as it was encoded: in one text with the others it would have other ids.
+                return ids + _tokens_until(seams, () if at else front, added.ids[ids : ids + size], text, bound - at)
+            ids, at = ids + size, at + len(text)
+        return ids
+
+    return list(accumulate(map(cut, added.bounds()), max))
 
 
 def _tokens_until(seams: Seams, front: Sequence[int], added: list[int], text: str, bound: int) -> int:
@@ -409,6 +447,37 @@ def _tokens_until(seams: Seams, front: Sequence[int], added: list[int], text: st
 def _calls(assistant: Message) -> tuple[tuple[str | None, str], ...]:
     calls = assistant.get("tool_calls") or ()
     return tuple((call.get("id"), str((call.get("function") or {}).get("name") or "")) for call in calls)
+
+
+def _check_form(messages: Sequence[Message]) -> None:
+    """Refuses what is no message, or has calls or a call id of no form that could be read."""
+    for message in messages:
+        if not _is_mapping(message):
+            raise Refused("malformed", "message")
+        if not isinstance(message.get("tool_call_id"), str | None):
+            raise Refused("malformed", "tool_call_id")
+        calls = message.get("tool_calls") or ()
+        if not isinstance(calls, (list, tuple)) or not all(map(_is_call, calls)):
+            raise Refused("malformed", "tool_calls")
+
+
+def _is_mapping(value: Any) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)  # the first is much faster: a history may be long
+
+
+def _is_call(call: Any) -> bool:
+    return (
+        _is_mapping(call)
+        and isinstance(call.get("id"), str | None)
+        and isinstance(call.get("function"), Mapping | None)
+    )
+
+
+def _hidden(shield: Shield, value: Any) -> Any:
+    try:
+        return shield.hide(value)
+    except RecursionError:
+        raise Refused("malformed", "nesting") from None
 
 
 def _check_results(calls: tuple[tuple[str | None, str], ...], new_messages: Sequence[Message]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, SupportsIndex
 
 Message = dict[str, Any]
 
@@ -30,7 +30,7 @@ class TokenBudget:
     system, tools, last_user: most that this part may take; None: as much as there is.
     target: share of the room that is filled once messages have to go.
 
-    Raises ValueError where there is no room at all.
+    Raises ValueError where there is no room at all, and for what is no count of tokens.
     """
 
     window: int
@@ -41,7 +41,13 @@ class TokenBudget:
     target: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.room < 1 or self.output_reserve < 0 or not 0 <= self.target <= 1:
+        for name in ("window", "output_reserve", "system", "tools", "last_user"):
+            size = getattr(self, name)
+            if size is None and name not in ("window", "output_reserve"):
+                continue
+            if not isinstance(size, SupportsIndex) or size.__index__() < 0:
+                raise ValueError(f"{name} is a count of tokens, not {size!r}")
+        if self.room < 1 or not 0 <= self.target <= 1:
             raise ValueError(f"no room for a prompt: {self}")
 
     @property

@@ -35,6 +35,10 @@ class Media(ValueError):
     """A message holds more than text; it has no normal form here."""
 
 
+class Malformed(ValueError):
+    """A message, or tools or template kwargs, hold what JSON cannot spell, or nest deeper than Python's JSON goes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One message in its chain.
@@ -51,7 +55,10 @@ class Link:
 
 
 class Chain:
-    """The links of a list of messages. Raises `Media` for images, audio and other parts that are not text."""
+    """The links of a list of messages.
+
+    Raises `Media` for images, audio and other parts that are not text, `Malformed` for what has no JSON text.
+    """
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.links: list[Link] = []
@@ -66,7 +73,7 @@ class Chain:
 
 
 def root_key(*parts: Any) -> bytes:
-    """Hash of everything besides the messages that a stored turn depends on (JSON values)."""
+    """Hash of everything besides the messages that a stored turn depends on (JSON values, else `Malformed`)."""
     return hashlib.blake2b(_json(list(parts)), digest_size=KEY_BYTES).digest()
 
 
@@ -166,20 +173,25 @@ def _call_form(call: Mapping[str, Any]) -> list[bytes]:
 def arguments_form(arguments: Any) -> bytes:
     """Equal for equal JSON values, whatever their spelling; text that is not strict JSON stands for itself.
 
-    No arguments at all (null, an empty string) are an empty object.
+    No arguments at all (null, an empty string) are an empty object. Raises `Malformed` for a value without JSON text.
     """
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return b"J{}"
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     try:
-        value = json.loads(text, parse_float=_number, parse_constant=_not_json)
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Malformed(type(error).__name__) from None
+    try:
+        return b"J" + _json(json.loads(text, parse_float=_number, parse_constant=_not_json))
     except (ValueError, RecursionError, ArithmeticError):
         return b"T" + text.encode(errors="surrogatepass")
-    return b"J" + _json(value)
 
 
 def _json(value: Any) -> bytes:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_tagged)
+    try:
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_tagged)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Malformed(type(error).__name__) from None
     return text.encode(errors="surrogatepass")
 
 

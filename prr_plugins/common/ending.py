@@ -8,7 +8,7 @@ or none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from prr_plugins.common.frames import Frame, Frames
@@ -93,6 +93,17 @@ class Endings:
         if second_best is None:
             raise Refused("unsupported_by_template")
         return second_best
+
+    def check_later_turns(self, turn: Shown) -> None:
+        """Refuses assistant messages among the new ones that the template writes otherwise by what a turn reasons.
+
+        GLM shows whether they reasoned by what any turn since the question did: the stand-in's reasoning may not be
+        there, and other turns' may.
+        """
+        placement = replace(turn.placement, reasoning=not turn.placement.reasoning)
+        other = self._stand_ins.tail(turn.scene, placement, turn.new_messages, turn.generate)
+        if other is None or (other.mark, other.text) != (turn.tail.mark, turn.tail.text):
+            raise Refused("depends_on_history", "assistant")
 
     def after_stop(self, turn: Shown, stop_id: int) -> Ending:
         """Behind a stop that was sampled."""

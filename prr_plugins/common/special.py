@@ -150,9 +150,10 @@ class Shield:
         first: Callable[[str], list[int] | None],
         encode: Callable[[str], list[int]],
         decode: Callable[[Sequence[int]], str],
-    ) -> list[int] | None:
+    ) -> tuple[list[int], list[tuple[str, int]]] | None:
         """The ids of a render, special tokens only where the template wrote them; None where that cannot be had.
 
+        With them the texts that were encoded one by one, and how many ids each has.
         first: encodes the piece that stands first; encode, decode: those of the tokenizer.
         """
         text, spans = self.show(rendered)
@@ -160,13 +161,15 @@ class Shield:
         ids = first(pieces[0])
         if ids is None:
             return None
+        sizes = [(pieces[0], len(ids))]
         for piece in pieces[1:]:
             more = encode(piece)
             if not decode(more).startswith(piece[0]):  # a tokenizer that puts a space in front of each text
                 return None
             ids = ids + more
+            sizes.append((piece, len(more)))
         expected = [self._texts.ids[match[0]] for match in self._texts.pattern.finditer(rendered)]
-        return ids if [token for token in ids if token in self._texts.special] == expected else None
+        return (ids, sizes) if [token for token in ids if token in self._texts.special] == expected else None
 
     def _pieces(self, text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
         """`text` cut inside each special token that has a part in one of `spans`."""

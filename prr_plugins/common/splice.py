@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from prr_plugins.common import lineage
 from prr_plugins.common.bridge import Continuation, Message, Refusal, TemplateBridge, Tools
-from prr_plugins.common.chain import Chain, Media, call_ids, reasoning_of, root_key, turn_key
+from prr_plugins.common.chain import Chain, Malformed, Media, call_ids, reasoning_of, root_key, turn_key
 from prr_plugins.common.lineage import Ambiguous, Match
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Settings, SpliceMode
@@ -190,6 +190,8 @@ class Splicer:
             plan = self._splice(context, stage)
         except _Refused as refused:
             plan = Plan("refused", refused.reason, context=context)
+        except Malformed:
+            plan = Plan("refused", "malformed", context=context)
         except Media:
             plan = Plan("refused", "multimodal")
         except Ambiguous:
@@ -364,6 +366,7 @@ class Splicer:
             template_kwargs=kwargs,
             add_generation_prompt=conversation.add_generation_prompt,
             reasoning_open=turn.reasoning_open,
+            compared=True,
         )
         answer = continued(new)
         if answer == Refusal("unsupported_by_template") and conversation.late_system_as_user:

@@ -233,6 +233,21 @@ def test_what_has_no_prompt(real: Callable[[str], Any]) -> None:
             ours.assemble(messages)
 
 
+def test_what_has_no_json_text_has_no_prompt(real: Callable[[str], Any]) -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = {"a": deep}
+    ours = assembler(real("qwen3.6"))
+    for arguments in (deep, {"a": {1, 2}}, {(1, 2): 3}):
+        function = {"name": "bash", "arguments": arguments}
+        called = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": function}]}
+        for budget in (None, TokenBudget(200)):
+            with pytest.raises(AssemblyError, match="no JSON text"):
+                ours.assemble([USER, called, USER], tools=TOOLS, budget=budget)
+    with pytest.raises(AssemblyError, match="no JSON text"):
+        ours.assemble([USER], template_kwargs={"x": deep})
+
+
 def test_special_tokens_of_a_cut_are_counted_as_text(real: Callable[[str], Any]) -> None:
     """Kept text, a special token is several tokens: the budget counts these."""
     model = real("qwen3.6")

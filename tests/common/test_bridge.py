@@ -230,6 +230,92 @@ def test_refusals(real: Any) -> None:
     assert bridge.extend(*turn, [SYSTEM]) == Refusal("unsupported_by_template")
 
 
+MALFORMED: list[tuple[Any, list[Any]]] = [
+    ({"role": "assistant", "tool_calls": ["x"]}, [NEXT]),
+    ({"role": "assistant", "tool_calls": "x"}, [NEXT]),
+    ({"role": "assistant", "tool_calls": {"id": "a"}}, [NEXT]),
+    ({"role": "assistant", "tool_calls": [{"id": "a", "function": "f"}]}, [NEXT]),
+    ({"role": "assistant", "tool_calls": [{"id": ["a"], "function": {"name": "f"}}]}, [NEXT]),
+    ("x", [NEXT]),
+    (PLAIN, ["x"]),
+    (PLAIN, [{**result(0, "a"), "tool_call_id": ["x"]}]),
+    (PLAIN, [{"role": "assistant", "tool_calls": ["x"]}, NEXT]),
+]
+
+
+@pytest.mark.parametrize(("assistant", "new"), MALFORMED)
+@pytest.mark.parametrize("special_tokens", ["as_engine", "as_text"])
+def test_what_is_no_message_is_refused(real: Any, special_tokens: str, assistant: Any, new: list[Any]) -> None:
+    bridge = real("qwen3.6").bridge(special_tokens=special_tokens)
+    for answer in (
+        bridge.extend([1], [2], new, assistant=assistant, before=[USER]),
+        bridge.extend([1], [2], [NEXT], before=[assistant, *new]) if "x" in (assistant, *new) else None,
+    ):
+        assert answer is None or (isinstance(answer, Refusal) and answer.reason == "malformed")
+
+
+def test_arguments_nested_too_deep_are_refused(real: Any) -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    called = {**ONE_CALL, "tool_calls": [{**call(0), "function": {"name": "bash", "arguments": deep}}]}
+    model = real("qwen3.6")
+    prompt = model.encode(model.render([USER], TOOLS, True, {}))
+    for special_tokens, refused in (("as_engine", False), ("as_text", True)):
+        bridge = model.bridge(special_tokens=special_tokens)
+        answer = bridge.extend(prompt, [model.stop_ids[0]], [result(0, "a")], assistant=called, tools=TOOLS)
+        assert (answer == Refusal("malformed", "nesting")) == refused
+        assert isinstance(answer, Extension) != refused  # of the calls, names and ids alone are read
+
+
+LATER = {
+    "assistant, user": [PLAIN, NEXT],
+    "assistant that reasons, user": [ANSWER, NEXT],
+    "user, assistant, user": [NEXT, PLAIN, NEXT],
+    "two assistants": [PLAIN, NEXT, ANSWER, NEXT],
+}
+
+
+@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("assistant", ["one call", "reasons", "plain"])
+@pytest.mark.parametrize("later", LATER)
+def test_an_assistant_among_the_new_messages(real: Any, name: str, assistant: str, later: str) -> None:
+    """The full render, or a refusal where the template goes by reasoning that a stand-in cannot know."""
+    model = real(name)
+    turn = {"one call": {**PLAIN, "tool_calls": [call(0, cmd="ls")]}, "reasons": ONE_CALL, "plain": PLAIN}[assistant]
+    new = [*([result(0, "a")] if "tool_calls" in turn else [NEXT]), *LATER[later]]
+    compared = 0
+    for kwargs in ({}, KEEP, {**NO_THINKING, **KEEP}, NO_THINKING):
+        made = canonical(model, [USER], turn, new, kwargs)
+        if made is None:
+            continue
+        prompt, completion, following = made
+        asked = {"assistant": turn, "before": [USER], "tools": TOOLS, "template_kwargs": kwargs}
+        answer = model.bridge().extend(prompt, completion, new, **asked)
+        if isinstance(answer, Refusal):
+            assert (answer, name) == (Refusal("depends_on_history", "assistant"), "glm-5.1")
+            # who compares gets an answer all the same
+            checked = model.bridge().continue_turn(prompt + completion, len(completion), new, **asked, compared=True)
+            assert not isinstance(checked, Refusal)
+        else:
+            # in text: Qwen's empty reasoning is spelled across the seam of the prompt
+            assert model.decode(answer.ids) == model.decode(following)
+            assert answer.ids[answer.kept :] == following[answer.kept - len(answer.ids) :]
+        compared += 1
+    assert compared
+
+
+def test_glm_tells_by_one_turn_whether_another_reasoned(real: Any) -> None:
+    model = real("glm-5.1")
+    turn = {**PLAIN, "tool_calls": [call(0, cmd="ls")]}
+    prompt, completion, _ = canonical(model, [USER], turn, [result(0, "a"), PLAIN, NEXT], {**NO_THINKING, **KEEP})
+    for new, refused in (([result(0, "a"), PLAIN, NEXT], True), ([result(0, "a"), NEXT], False)):
+        answer = model.bridge().extend(
+            prompt, completion, new, assistant=turn, before=[USER], tools=TOOLS, template_kwargs={**NO_THINKING, **KEEP}
+        )
+        assert isinstance(answer, Refusal) == refused, answer
+
+
 def test_a_merge_over_the_seam_is_refused(real: Any) -> None:
     """A template without special tokens: the seam lies in plain text, and is taken only where no merge crosses it."""
     model = real("qwen3.6")

@@ -126,3 +126,8 @@ def test_budget_says_what_it_is_not_given() -> None:
     for wrong in ({"window": 10, "output_reserve": 10}, {"window": 0}, {"window": 10, "target": 2}):
         with pytest.raises(ValueError, match="no room"):
             TokenBudget(**wrong)
+    for part in ("window", "output_reserve", "system", "tools", "last_user"):
+        for size in (-1, 10.5, 3.0, "3", float("nan")):
+            with pytest.raises(ValueError, match=f"{part} is a count of tokens, not {size!r}"):
+                TokenBudget(**{"window": 10, part: size})
+    assert TokenBudget(10, system=0, tools=0, last_user=0).room == 10

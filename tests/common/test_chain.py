@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prr_plugins.common.chain import Chain, Media, arguments_form, reasoning_of, turn_key
+from prr_plugins.common.chain import Chain, Malformed, Media, arguments_form, reasoning_of, turn_key
 from prr_testing.matching import MAY_CHANGE, MUST_BREAK, Message, history
 
 
@@ -20,7 +20,7 @@ def key_or_none(messages: list[Message]) -> bytes | None:
     """None where the messages have no key: such a turn is never found."""
     try:
         return key(messages)
-    except Media:
+    except (Media, Malformed):
         return None
 
 
@@ -57,6 +57,23 @@ def test_a_result_belongs_to_a_call_of_one_turn() -> None:
         return key(messages)
 
     assert told("call_1") != told("call_2")
+
+
+def test_what_has_no_json_text_is_malformed() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = {"a": deep}
+    for arguments in (deep, {1, 2}, {(1, 2): 3}, b"x"):
+        with pytest.raises(Malformed):
+            arguments_form(arguments)
+    for fields in (
+        {"function_call": deep},
+        {"tool_calls": [{"x": deep}]},
+        {"tool_calls": [{"function": {"arguments": deep}}]},
+    ):
+        assert key_or_none([{"role": "assistant", **fields}]) is None
+    # as text it stands for itself
+    assert arguments_form('{"a":' * 100_000 + "1" + "}" * 100_000).startswith(b"T")
 
 
 def test_long_numbers_cost_linear_time() -> None:

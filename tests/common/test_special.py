@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prr_plugins.common.bridge import Continuation, Message, Refusal, TemplateBridge
+from prr_plugins.common.bridge import Continuation, Extension, Message, Refusal, TemplateBridge
 from prr_plugins.common.special import SpecialTexts
 from prr_testing.models import model_dir
 
@@ -74,6 +75,43 @@ def test_a_message_brings_the_special_tokens_of_its_frame_alone(real: Callable[[
         assert specials(bridge, answer.ids) == specials(bridge, innocuous.ids)
         # and nothing of what was said is lost
         assert model.decode(answer.ids) == model.decode(model.encode(answer.text))
+
+    holds()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_spans_tile_the_ids_and_name_the_messages(real: Callable[[str], Any], name: str) -> None:
+    """Whatever special texts the messages hold: each span has its own message's text, and no other's."""
+    model = real(name)
+    bridges = [model.bridge(special_tokens=how) for how in ("as_text", "as_engine")]
+    token = st.sampled_from(sorted(bridges[0].special_texts.ids))
+    words = st.lists(token | st.sampled_from([" ", "x", "word " * 30, "\n", "é"]), max_size=6).map("".join)
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.lists(words, min_size=1, max_size=3), st.booleans(), st.booleans())
+    def holds(texts: list[str], called_first: bool, generate: bool) -> None:
+        contents = [f"first{at} {text} last{at}" for at, text in enumerate(texts)]
+        new: list[Message] = [{"role": "user", "content": content} for content in contents]
+        if called_first:
+            new[0] = {"role": "tool", "tool_call_id": CALL_ID, "content": contents[0]}
+        assistant = called() if called_first else {"role": "assistant", "content": "ok"}
+        prompt = model.encode(model.render([USER], None, True, {}))
+        sampled = model.encode("ok")
+        for bridge in bridges:
+            answer = bridge.extend(prompt, sampled, new, assistant=assistant, before=[USER],
+                                   add_generation_prompt=generate, reasoning_open=False)  # fmt: skip
+            assert isinstance(answer, Extension), answer
+            spans = answer.spans()
+            assert [spans[0].start, spans[-1].end] == [0, len(answer.ids)]
+            assert all(one.end == other.start for one, other in pairwise(spans))
+            assert all(span.start < span.end for span in spans)
+            said = [span for span in spans if span.source == "message"]
+            assert [span.message for span in said] == list(range(len(new)))
+            for span, message in zip(said, new, strict=True):
+                text = model.decode(answer.ids[span.start : span.end])
+                assert message["content"] in text or message["role"] == "tool"  # GPT-OSS writes these as JSON
+                ends = [f"{end}{at}" for at in range(len(new)) for end in ("first", "last")]
+                assert [end for end in ends if end in text] == [f"first{span.message}", f"last{span.message}"]
 
     holds()
 
@@ -146,8 +184,12 @@ def test_tokens_that_overlap_and_nest() -> None:
     for text in ("<a><b>", "x<a><b>y", "<a", "a>", "<", "b>", ">"):
         shield = texts.shield()
         rendered = f"<a>{shield.hide(text)}<b>"
-        ids = shield.encode(rendered, encode, encode, lambda ids: "".join(decoded.get(i) or chr(i - 100) for i in ids))
-        assert ids is not None, text
+        made = shield.encode(rendered, encode, encode, lambda ids: "".join(decoded.get(i) or chr(i - 100) for i in ids))
+        assert made is not None, text
+        ids, pieces = made
+        assert "".join(piece for piece, _ in pieces) == shield.show(rendered)[0]
+        assert [i for piece, _ in pieces for i in encode(piece)] == ids
+        assert [size for _, size in pieces] == [len(encode(piece)) for piece, _ in pieces]
         assert [token for token in ids if token in texts.special] == [1, 5]
 
 
