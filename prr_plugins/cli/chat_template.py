@@ -106,10 +106,15 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: (self.now or datetime.datetime.now()).strftime(form)
         try:
+            source.encode()
             self.variables = frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source)))
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise TemplateError(f"line {getattr(error, 'lineno', '?')}: {error}") from error
+        except (RecursionError, SyntaxError, MemoryError) as error:  # Jinja's limits and, behind it, Python's own
+            raise TemplateError(f"nested too deeply to compile ({type(error).__name__})") from error
+        except ValueError as error:  # a number of too many digits; a lone surrogate
+            raise TemplateError(f"{type(error).__name__}: {error}") from error
 
     def __call__(
         self,
@@ -158,7 +163,12 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template reaches into Python freely
             raise TemplateError(f"{type(error).__name__}: {error}") from error
-        return Traced("".join(pieces), tuple(ends), tuple(lines))
+        text = "".join(pieces)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TemplateError(f"what it writes is no text: a lone surrogate at character {error.start}") from error
+        return Traced(text, tuple(ends), tuple(lines))
 
 
 def _decoded(message: Message) -> Message:

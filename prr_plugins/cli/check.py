@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import json
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
-from prr_plugins.cli.common import fail, print_json
+from prr_plugins.cli.common import fail, print_json, read_text, reading, visible
 from prr_plugins.cli.lints import lint
 from prr_plugins.cli.survival import SCENARIOS, Outcome, Survival, Unsupported
 from prr_plugins.cli.vocabulary import FileVocabulary, PieceVocabulary, Vocabulary, read_config, special_text
@@ -40,11 +41,10 @@ def command(
     if (path is None) == (not corpus):
         fail("give either a PATH or --corpus")
     kwargs = _kwargs(template_kwargs)
-    if corpus:
-        reports = _corpus(kwargs, quiet=as_json)
-    else:
-        assert path is not None
-        reports = [report(path, tokenizer, kwargs)]
+    try:
+        reports = _corpus(kwargs, quiet=as_json) if path is None else [report(path, tokenizer, kwargs)]
+    except RecursionError:  # what was just not too deep to be read may be too deep to be rendered or hashed
+        fail("--template-kwargs, or the template: nested too deeply")
     failed = any(fails(r, set(fail_on)) for r in reports)
     if as_json:
         print_json(reports if corpus else reports[0])
@@ -93,14 +93,16 @@ def fails(report: dict[str, Any], on: set[FailOn]) -> bool:
 
 def load(path: Path, tokenizer: Path | None) -> tuple[ChatTemplate, Vocabulary]:
     """The template at `path` and the vocabulary to count with. A clear line and exit code 2 for anything unreadable."""
-    if path.is_dir():
+    with reading(str(path)):
+        is_directory, is_file = path.is_dir(), path.is_file()
+    if is_directory:
         source = _directory_template(path)
-        tokenizer = tokenizer or (path if (path / "tokenizer.json").is_file() else None)
-    elif path.is_file():
-        source = path.read_text(encoding="utf-8")
+        tokenizer = tokenizer or (path if _has(path, "tokenizer.json") else None)
+    elif is_file:
+        source = read_text(path)
     else:
         fail(f"{path}: no such file or directory; expected a model directory or a Jinja template")
-    if tokenizer is not None and not (tokenizer / "tokenizer.json").is_file():
+    if tokenizer is not None and not _has(tokenizer, "tokenizer.json"):
         fail(f"{tokenizer}: has no tokenizer.json")
     config = read_config(tokenizer, "tokenizer_config.json") if tokenizer else {}
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -116,10 +118,14 @@ def load(path: Path, tokenizer: Path | None) -> tuple[ChatTemplate, Vocabulary]:
     return template, PieceVocabulary(source, _learn_stop(template, source))
 
 
+def _has(directory: Path, name: str) -> bool:
+    with reading(str(directory)):
+        return (directory / name).is_file()
+
+
 def _directory_template(path: Path) -> str:
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+    if _has(path, "chat_template.jinja"):
+        return read_text(path / "chat_template.jinja")
     found = read_config(path, "tokenizer_config.json").get("chat_template")
     if isinstance(found, list):  # named templates: engines take the one called "default"
         found = next((t.get("template") for t in found if isinstance(t, dict) and t.get("name") == "default"), None)
@@ -142,12 +148,8 @@ def _learn_stop(template: ChatTemplate, source: str) -> str | None:
 
 
 def _kwargs(text: str) -> dict[str, Any]:
-    import json
-
-    try:
+    with reading("--template-kwargs"):
         value = json.loads(text)
-    except ValueError as error:
-        fail(f"--template-kwargs: not JSON: {error}")
     if not isinstance(value, dict):
         fail("--template-kwargs: expected a JSON object")
     return value
@@ -225,7 +227,9 @@ def _show(report: dict[str, Any]) -> None:
     table = Table("scenario", "reasoning", "reusable", "re-render keeps", "bridge keeps", "switch that repairs it")
     for row in report["scenarios"]:
         if "unsupported" in row:
-            table.add_row(row["scenario"], row["reasoning"], "-", Text(row["unsupported"][:60]), "-", "-", style="dim")
+            table.add_row(
+                row["scenario"], row["reasoning"], "-", Text(visible(row["unsupported"])[:60]), "-", "-", style="dim"
+            )
             continue
         again, bridge = row["rerender"], row["bridge"]
         kept = f"refused: {bridge['refused']}" if bridge["refused"] else str(bridge["kept_tokens"])
@@ -249,6 +253,6 @@ def _show(report: dict[str, Any]) -> None:
             )
             console.print(Text.assemble("  sampled   ", (repr(drift["sampled"]), "green")))
             console.print(Text.assemble("  rendered  ", (repr(drift["rendered"]), "red")))
-            console.print(Text(f"  template line {drift['line']}: {drift['source'][:100]}", "dim"))
+            console.print(Text(f"  template line {drift['line']}: {visible(drift['source'])[:100]}", "dim"))
     for found in report["lints"]:
         console.print(Text(f"{found['level']}: {found['lint']}: {found['message']}", "yellow"))

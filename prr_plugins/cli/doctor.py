@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from prr_plugins.cli.common import print_json, read_text
+from prr_plugins.cli.common import print_json, read_text, visible
 from prr_plugins.common.finding import Finding
 
 _ENGINES = ("vllm", "sglang")
@@ -40,7 +40,7 @@ def command(
     else:
         width = max(len(f.check) for f in findings)
         for f in findings:
-            typer.echo(f"{_MARK[f.level]}  {f.check:<{width}}  {f.detail}")
+            typer.echo(f"{_MARK[f.level]}  {f.check:<{width}}  {visible(f.detail)}")
     raise typer.Exit(_EXIT[worst])
 
 
@@ -51,5 +51,9 @@ def _examine(
     if not installed:
         yield Finding("engine", "error", "no engine is installed in this environment")
     for engine in installed:
-        doctor = importlib.import_module(f"prr_plugins.{engine}.doctor")
+        try:
+            doctor = importlib.import_module(f"prr_plugins.{engine}.doctor")
+        except Exception as error:  # an engine's import runs much of it, and fails in ways of its own
+            yield Finding("engine", "error", f"{engine} cannot be imported ({type(error).__name__}: {error})")
+            continue
         yield from doctor.examine(model, tool_parser, reasoning_parser, template)

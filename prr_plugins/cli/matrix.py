@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prr_plugins.cli.common import fail, print_json
+from prr_plugins.cli.common import fail, print_json, reading
 
 
 class Engine(StrEnum):
@@ -46,6 +46,12 @@ def command(
     unknown = sorted(set(model or ()) - set(TITLES))
     if unknown:
         fail(f"--model {unknown[0]}: accepted are {', '.join(TITLES)}")
+    with reading(f"--out {out}"):  # before the run: it takes minutes
+        if out.exists() and not out.is_dir():
+            fail(f"--out {out}: a file; expected a directory")
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK | os.X_OK):
+            fail(f"--out {out}: not writable")
     models = [name for name in TITLES if not model or name in model]
     engines, cells, missing = _run([*dict.fromkeys(engine)], models, len(ROWS) * len(models) * 2, quiet=as_json)
     if not cells:

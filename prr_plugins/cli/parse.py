@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os.path
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prr_plugins.cli.common import fail, print_json, read_json, read_text, read_tools
+from prr_plugins.cli.common import fail, print_json, read_json, read_text, read_tools, reading, visible
 from prr_plugins.common.formats import FORMATS, UnknownFormat
 from prr_plugins.common.machine import Delta, StreamParser
 
@@ -90,12 +91,14 @@ def _chunks(text: str, split: str) -> list[str]:
     if split == "one":
         return [text]
     if split == "char" or split.isdecimal():
-        size = 1 if split == "char" else int(split)
+        with reading("--split"):
+            size = 1 if split == "char" else int(split)
         if size < 1:
             fail("--split: a chunk has at least 1 character")
         return [text[i : i + size] for i in range(0, len(text), size)]
-    if not Path(split).is_file():
-        fail(f"--split {split}: accepted are one, char, a number of characters, or a JSON file")
+    if not os.path.isfile(split):  # unlike Path's, it takes a name of any length
+        shown = split if len(split) <= 80 else split[:80] + "..."
+        fail(f"--split {shown}: accepted are one, char, a number of characters, or a JSON file")
     value = read_json(Path(split))
     if not isinstance(value, list) or not value:
         fail(f"{split}: expected a JSON list of chunks (strings) or of lengths (characters)")
@@ -121,10 +124,6 @@ _STYLE = {
 }
 
 
-# A completion is foreign text: its control characters are shown, not obeyed by the terminal.
-_VISIBLE = {c: 0x2400 + c for c in range(32) if c not in b"\t\n"} | {0x7F: 0x2421}
-
-
 def _show(result: ParsedCompletion) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -133,7 +132,7 @@ def _show(result: ParsedCompletion) -> None:
     console = Console(highlight=False)
     coloured = Text()
     for s in result.segments:
-        coloured.append(result.raw_text[s.start : s.end].translate(_VISIBLE), _STYLE[s.kind])
+        coloured.append(visible(result.raw_text[s.start : s.end]), _STYLE[s.kind])
     console.print(coloured)
     console.print(Text.assemble(*((f" {kind} ", f"{style} reverse") for kind, style in _STYLE.items())))
     if result.parsed_tool_calls or result.incomplete_calls:
@@ -141,8 +140,8 @@ def _show(result: ParsedCompletion) -> None:
         for call in result.parsed_tool_calls:
             status = " ".join((call.status, *call.flags))
             cells = (call.name, call.id or "-", call.arguments)
-            table.add_row(*(Text(cell.translate(_VISIBLE)) for cell in cells), status)
+            table.add_row(*(Text(visible(cell)) for cell in cells), status)
         for cut in result.incomplete_calls:
             cells = (cut.name or "-", "-", cut.raw_arguments)
-            table.add_row(*(Text(cell.translate(_VISIBLE)) for cell in cells), cut.status, style="red")
+            table.add_row(*(Text(visible(cell)) for cell in cells), cut.status, style="red")
         console.print(table)

@@ -6,13 +6,12 @@ runs of newlines and words as one piece each, as byte-level vocabularies do.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from prr_plugins.cli.common import fail
+from prr_plugins.cli.common import fail, read_json, reading
 
 
 class Vocabulary(Protocol):
@@ -36,12 +35,19 @@ class FileVocabulary:
         from tokenizers import Tokenizer
 
         self.name = directory.name
-        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._file = directory / "tokenizer.json"
+        try:
+            self._tokenizer = Tokenizer.from_file(str(self._file))
+        except Exception as error:  # the library raises nothing more exact
+            fail(f"{self._file}: not a tokenizer: {error}")
         self.added = {token.content: i for i, token in self._tokenizer.get_added_tokens_decoder().items()}
         self.stop_ids = _stop_ids(directory, self.added)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # as above: a vocabulary without the piece for what it does not know
+            fail(f"{self._file}: cannot encode: {error}")
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -82,13 +88,13 @@ class PieceVocabulary:
 def read_config(directory: Path, name: str) -> dict[str, Any]:
     """A JSON object of a model directory; empty if the file is not there."""
     path = directory / name
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        fail(f"{path}: not JSON: {error}")
-    return value if isinstance(value, dict) else {}
+    with reading(str(path)):
+        if not path.is_file():
+            return {}
+    value = read_json(path)
+    if not isinstance(value, dict):
+        fail(f"{path}: expected a JSON object")
+    return value
 
 
 def special_text(value: Any) -> str | None:
@@ -100,7 +106,12 @@ def special_text(value: Any) -> str | None:
 
 def _stop_ids(directory: Path, added: dict[str, int]) -> frozenset[int]:
     found = read_config(directory, "generation_config.json").get("eos_token_id")
-    ids = set(found if isinstance(found, list) else [found] if isinstance(found, int) else [])
+    ids = set()
+    for token in found if isinstance(found, list) else [] if found is None else [found]:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < 1 << 32:
+            file = directory / "generation_config.json"
+            fail(f"{file}: eos_token_id: expected a token id or a list of token ids")
+        ids.add(token)
     eos = special_text(read_config(directory, "tokenizer_config.json").get("eos_token"))
     if eos in added:
         ids.add(added[eos])

@@ -49,6 +49,15 @@ def settings_findings() -> Iterator[Finding]:
         yield redis_store.examine(settings)
 
 
+def unreadable_tokenizer(model: str, error: Exception) -> Finding:
+    """What a diagnosis says where an engine's own loader cannot read a model's tokenizer. The first line of its words.
+
+    The loaders reach into several libraries, each with errors of its own.
+    """
+    words = (str(error).strip().splitlines() or ["no message"])[0]
+    return Finding("tokenizer", "error", f"that of {model!r} cannot be read ({type(error).__name__}: {words})")
+
+
 def check_markers(fmt: Format, tokenizer: Any, where: str) -> None:
     """Raises `StartupError` where the tokenizer lacks a marker that the format needs as one token."""
     lacking = [text for text in fmt.markers if token_id(tokenizer, text) is None]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -146,6 +148,23 @@ add(base .. 'l:' .. ARGV[9], ARGV[10])
 return {epoch, 'ok'}
 """
 assert SIBLINGS == 32
+
+
+def check_url(url: str) -> None:
+    """Has the client read the whole URL, its query included; nothing is connected.
+
+    Raises:
+        ValueError: it does not take it. The message is one line without the URL's secrets.
+    """
+    try:
+        redis.Redis.from_url(url).connection_pool.make_connection()
+    except Exception as error:  # of an option that it does not know or cannot use, each in a way of its own
+        query = urlsplit(url).query
+        named = "" if "@" in query else f" ({error})"  # a password with a bare `?` looks like a query
+        raise ValueError(
+            f"the client does not take its query{named}; options are those of redis-py, such as db=1 or "
+            "ssl_cert_reqs=required (rediss:// only)"
+        ) from None
 
 
 def connect(settings: Settings, *, timeout: float | None = None) -> redis.Redis:
@@ -412,16 +431,15 @@ class Stats:
 def stats(client: redis.Redis, prefix: str) -> Stats:
     """Looks at every key once."""
     result = Stats()
-    for names in _scan(client, f"{prefix}:{{*".encode()):
+    for keys in _ours(client, prefix):
         pipeline = client.pipeline(transaction=False)
-        for name in names:
+        for name, _ in keys:
             pipeline.memory_usage(name)
         result.bytes += sum(size or 0 for size in pipeline.execute())
-        for name in names:
-            tenant, _, rest = name[len(prefix) + 2 :].partition(b"}")
+        for name, tag in keys:
             result.keys += 1
-            result.turns += rest.startswith(b":t:")
-            result.tenants.add(tenant.decode("ascii", "replace"))
+            result.turns += name.startswith(tenant_base(prefix, tag) + b"t:")
+            result.tenants.add(tag.hex())
     return result
 
 
@@ -435,9 +453,16 @@ def purge(client: redis.Redis, prefix: str, tenant: str | None) -> int:
 
 def purge_all(client: redis.Redis, prefix: str) -> int:
     """The same for every tenant that the server knows."""
-    start = len(prefix) + 2
-    found = {name[start : start + 16] for names in _scan(client, f"{prefix}:{{*".encode()) for name in names}
-    return sum(_purge_tag(client, prefix, bytes.fromhex(tag.decode("ascii"))) for tag in found)
+    tags = {tag for keys in _ours(client, prefix) for _, tag in keys}
+    return sum(_purge_tag(client, prefix, tag) for tag in tags)
+
+
+def _ours(client: redis.Redis, prefix: str) -> Iterator[list[tuple[bytes, bytes]]]:
+    """All our keys with the tags of their tenants. Others may keep something under the prefix too."""
+    name_of_ours = re.compile(rb"%s:\{([0-9a-f]{16})\}:(?:e$|[tkl]:)" % re.escape(prefix.encode()))
+    for names in _scan(client, f"{prefix}:{{*".encode()):
+        found = [(name, match) for name in names if (match := name_of_ours.match(name))]
+        yield [(name, bytes.fromhex(match[1].decode("ascii"))) for name, match in found]
 
 
 def _purge_tag(client: redis.Redis, prefix: str, tag: bytes) -> int:

@@ -128,6 +128,7 @@ def _url(text: str) -> Secret:
     ):
         raise ValueError
     _ = parts.port  # raises where it is no number
+    (parts.hostname or "").encode("idna")  # raises where a label is empty or over 63 characters
     secret = parts.netloc.rpartition("@")[0]
     return Secret(text, f"{parts.scheme}://{'***@' if secret else ''}{parts.netloc.rpartition('@')[2]}{parts.path}")
 
@@ -257,6 +258,13 @@ class Settings:
         for variable, name, package, extra in _NEEDS:
             if values.get(name) is not None and importlib.util.find_spec(package) is None:
                 raise SettingsError(f"{variable} needs the package {package}: pip install 'prr-plugins[{extra}]'")
+        if values.get("store_url") is not None:
+            from prr_plugins.common.redis_store import check_url
+
+            try:
+                check_url(values["store_url"].value)
+            except ValueError as error:
+                raise SettingsError(f"PRR_STORE_URL is not accepted: {error}") from None
         warnings = _unknown(environ)
         if values.get("store_url") is None:
             unused = [s.variable for s in SETTINGS if s.field in values and s.field in _SHARED_ONLY]

@@ -8,7 +8,14 @@ from importlib.metadata import entry_points
 
 from sglang.version import __version__ as sglang_version
 
-from prr_plugins.common.checks import StartupError, check_markers, check_template, settings_findings, tokenizer_render
+from prr_plugins.common.checks import (
+    StartupError,
+    check_markers,
+    check_template,
+    settings_findings,
+    tokenizer_render,
+    unreadable_tokenizer,
+)
 from prr_plugins.common.finding import Finding
 from prr_plugins.common.formats import FORMATS
 from prr_plugins.sglang import GROUP, detectors, hooks, startup
@@ -54,7 +61,11 @@ def examine(
             return
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model)
+        except Exception as e:
+            yield unreadable_tokenizer(model, e)
+            return
         check_markers(fmt, tokenizer, repr(model))
         yield Finding("tokenizer", "ok", f"has {' '.join(fmt.markers)}")
         if tool_parser is not None:

@@ -8,7 +8,14 @@ from importlib.metadata import entry_points
 import vllm
 import vllm.envs as envs
 
-from prr_plugins.common.checks import StartupError, check_markers, check_template, settings_findings, tokenizer_render
+from prr_plugins.common.checks import (
+    StartupError,
+    check_markers,
+    check_template,
+    settings_findings,
+    tokenizer_render,
+    unreadable_tokenizer,
+)
 from prr_plugins.common.finding import Finding
 from prr_plugins.vllm import hooks, startup
 
@@ -49,7 +56,11 @@ def examine(
             return
         from vllm.tokenizers import get_tokenizer
 
-        tokenizer = get_tokenizer(model)
+        try:
+            tokenizer = get_tokenizer(model)
+        except Exception as e:
+            yield unreadable_tokenizer(model, e)
+            return
         check_markers(fmt, tokenizer, repr(model))
         yield Finding("tokenizer", "ok", f"has {' '.join(fmt.markers)}")
         if tool_parser is not None:

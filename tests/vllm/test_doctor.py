@@ -66,3 +66,18 @@ def test_a_wrong_parser_is_an_error() -> None:
     code, report = doctor(model_dir("qwen3.6"), "--tool-call-parser", "prr_hermes")
     assert code == 2
     assert "prr_qwen3 does" in report["findings"][-1]["detail"]
+
+
+@pytest.mark.parametrize("files", [None, {"tokenizer.json": "{}"}, {"tokenizer.json": "{", "config.json": "{}"}])
+def test_a_tokenizer_that_cannot_be_read(files: dict[str, str] | None, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    if files is not None:
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    code, report = doctor(folder, "--tool-call-parser", "prr_qwen3", "--reasoning-parser", "prr_qwen3")
+    assert code == 2
+    [found] = [f for f in report["findings"] if f["level"] == "error"]
+    assert found["check"] == "tokenizer"
+    assert str(folder) in found["detail"]
+    assert "\n" not in found["detail"]
