@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache, lru_cache, partial
 from importlib import metadata
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from unittest import mock
 
 from canitoolcall.adapters import sglang as sglang_adapter
@@ -306,11 +306,10 @@ class PrrInVllm(Vllm):
 
         turn = serving.Turn.of(request)
         if turn is None:
-            turn = object.__new__(serving.Turn)
-            turn.choices, turn.prompt_ids, turn.request = {}, [], request
-            request.__dict__[serving._TURN] = turn
+            turn = serving.Turn(cast(Any, SimpleNamespace(mode=lambda asked: "off")), request, None, raw.model, None)
+            turn.attach(request)
         output = SimpleNamespace(index=0, token_ids=ids, text="", finish_reason=_finish_reason(raw) if last else None)
-        turn.note(SimpleNamespace(prompt_token_ids=None, outputs=[output]))
+        turn.note(cast(Any, SimpleNamespace(request_id="", prompt_token_ids=None, outputs=[output])))
 
 
 class Sglang(sglang_adapter.SglangAdapter):

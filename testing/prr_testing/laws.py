@@ -18,7 +18,6 @@ from prr_plugins.common.formats import FORMATS, get_format
 from prr_plugins.common.machine import Delta, Policy, StreamParser
 from prr_plugins.common.reader import Markers
 
-
 # Their own syntax only happens to be JSON now and then; blanks come out as everywhere else in it.
 _NOT_JSON = frozenset({"prr_gemma4"})
 
