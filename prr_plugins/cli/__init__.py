@@ -6,6 +6,7 @@ Every command has `--json` and the exit codes 0 (as wished), 1 (not as wished: t
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -17,4 +18,6 @@ def main() -> None:
         if missing.name not in ("typer", "rich"):
             raise
         sys.exit(f"prr: {missing.name} is not installed; run: pip install 'prr-plugins[cli]'")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be no text, a terminal may not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="prr")

@@ -459,7 +459,7 @@ def purge_all(client: redis.Redis, prefix: str) -> int:
 
 def _ours(client: redis.Redis, prefix: str) -> Iterator[list[tuple[bytes, bytes]]]:
     """All our keys with the tags of their tenants. Others may keep something under the prefix too."""
-    name_of_ours = re.compile(rb"%s:\{([0-9a-f]{16})\}:(?:e$|[tkl]:)" % re.escape(prefix.encode()))
+    name_of_ours = re.compile(rb"%s:\{([0-9a-f]{16})\}:(?:e\Z|[tkl]:)" % re.escape(prefix.encode()))
     for names in _scan(client, f"{prefix}:{{*".encode()):
         found = [(name, match) for name in names if (match := name_of_ours.match(name))]
         yield [(name, bytes.fromhex(match[1].decode("ascii"))) for name, match in found]

@@ -2,6 +2,8 @@
 
 import fnmatch
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 from prr_plugins.cli import doctor, matrix
 from prr_plugins.cli.app import app
 from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
+from prr_plugins.common.settings import Settings, SettingsError
 
 DEEP = 100_000
 DEEP_LIST = "[" * DEEP + "]" * DEEP
@@ -100,6 +103,15 @@ def test_no_end_token_is_not_bad_input(tmp_path: Path) -> None:
 def test_a_template(source: bytes, says: str, tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_bytes(source)
     refused("check", tmp_path / "t.jinja", says=says)
+
+
+def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff.jinja"
+    Path(os.fsdecode(name)).write_text(PLAIN)
+    command = [sys.executable, "-m", "prr_plugins.cli", "check", name, "--json", "--fail-on", "never"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["path"] == os.fsdecode(name)
 
 
 def test_a_template_that_writes_no_text_is_one_that_refuses() -> None:
@@ -207,6 +219,21 @@ def test_the_url_of_the_store(command: tuple[str, ...], url: str, says: str, mon
     refused("store", *command, says=says)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:pass-word@h?bogus=1",
+        "redis://h?password=pass-word&bogus=1",
+        "redis://user:12?pass-word=x@h",  # a bare `?` in a password
+        "redis://user:pass-word?@h",
+    ],
+)
+def test_what_is_said_of_the_url_tells_no_secret(url: str) -> None:
+    with pytest.raises(SettingsError, match="PRR_STORE_URL is not accepted") as refusal:
+        Settings.from_env({"PRR_STORE_URL": url})
+    assert "pass-word" not in str(refusal.value)
+
+
 def _a_file(folder: Path) -> Path:
     (folder / "report").write_text("mine")
     return folder / "report"
@@ -262,6 +289,7 @@ FOREIGN = (
     b"prr:{",
     b"prr:{0123456789abcdef}:other",
     b"prr:{0123456789abcdef}:e:more",
+    b"prr:{0123456789abcdef}:e\n",
     b"prr:{0123456789abcdef0}:t:x",
 )
 
