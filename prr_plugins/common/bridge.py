@@ -307,6 +307,10 @@ class TemplateBridge:
         add_generation_prompt: bool = True,
     ) -> tuple[list[int], tuple[Span, ...]] | None:
         """As `render`, with where the tokens of each message are; None where that cannot be told (outline.py)."""
+        try:
+            _check_form(messages)
+        except Refused:
+            return None
         shield = self.special_texts.shield() if self._as_text else None
         hidden = shield.hide(messages) if shield is not None else messages
         kwargs = template_kwargs or {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from prr_plugins.common.frames import Frame, Frames
+from prr_plugins.common.outline import Outline
 from prr_plugins.common.seam import Seams
 from prr_plugins.common.standin import Message, Placement, Scene, StandIns, Tail, common_prefix
 
@@ -172,8 +173,25 @@ class Endings:
             if count:
                 part = self._stand_ins.tail(turn.scene, turn.placement, turn.new_messages[:count], False)
             bounds.append(max(0, common_prefix(part.text if part else "", turn.tail.text) - shift))
+        if any(message.get("role") == "assistant" for message in turn.new_messages):
+            # A template may write one otherwise where it is the last message: what it shares is no sign of its end.
+            outlined = self._outlined(turn, len(ending.text))
+            bounds = bounds[:1] + outlined if outlined is not None else bounds
         bounds[0] = max(bounds[0], ending.inserted)
         return [min(max(bounds[: index + 1]), len(ending.text)) for index in range(len(bounds))]
+
+    def _outlined(self, turn: Shown, length: int) -> list[int] | None:
+        """Where, in the last `length` characters of the stand-in, each new message ends."""
+        scene = turn.scene
+        messages = self._stand_ins.conversation(scene, turn.placement, turn.new_messages)
+        text = self._stand_ins.render(messages, scene.tools, turn.generate, scene.template_kwargs)
+        if text is None:
+            return None
+        outline = Outline(self._stand_ins, self._seams.pattern, scene.tools, scene.template_kwargs)
+        begins = outline.begins(messages, text, turn.generate)
+        if begins is None:
+            return None
+        return [max(0, begin - len(text) + length) for begin in begins[-len(turn.new_messages) :]]
 
     def _news_follow(
         self, scene: Scene, placement: Placement, new_messages: Sequence[Message], generate: bool, tail: Tail

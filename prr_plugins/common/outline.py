@@ -128,7 +128,7 @@ class Outline:
             {
                 "id": call.get("id"),
                 "type": "function",
-                "function": {"name": call["function"]["name"], "arguments": text},
+                "function": {"name": (call.get("function") or {}).get("name"), "arguments": text},
             }
             for call, text in zip(calls, arguments, strict=True)
         ]

@@ -33,15 +33,15 @@ class Seams:
         self.ids = {text: token for text, token in added_tokens.items() if text}
         self.texts = {token: text for text, token in self.ids.items()}
         longest_first = sorted(self.ids, key=len, reverse=True)
-        self._added = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def added(self, text: str) -> Iterator[re.Match[str]]:
         """The added tokens in `text`, in order."""
-        return self._added.finditer(text)
+        return self.pattern.finditer(text)
 
     def starts(self, text: str) -> str | None:
         """The added token that `text` starts with."""
-        match = self._added.match(text)
+        match = self.pattern.match(text)
         return match[0] if match else None
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -140,9 +140,7 @@ class StandIns:
         self, scene: Scene, placement: Placement, new_messages: Sequence[Message], add_generation_prompt: bool
     ) -> Tail | None:
         """What the template writes behind the assistant turn, up to the end."""
-        behind_result = bool(scene.head) and scene.head[-1].get("role") == "tool"
-        asked = [] if behind_result else [self._question()]
-        messages = [*scene.head, *asked, self._assistant(scene, placement), *new_messages]
+        messages = self.conversation(scene, placement, new_messages)
         text = self._try(messages, scene, add_generation_prompt)
         if text is None:
             return None
@@ -153,6 +151,12 @@ class StandIns:
         last, mark = max((text.rindex(word), word) for word in shown)
         ends_turn = not scene.calls or mark == self._arguments
         return Tail(text[last + len(mark) :], text[first:last], mark, self._reasoning in text, ends_turn)
+
+    def conversation(self, scene: Scene, placement: Placement, new_messages: Sequence[Message]) -> list[Message]:
+        """The stand-in that `tail` renders."""
+        behind_result = bool(scene.head) and scene.head[-1].get("role") == "tool"
+        asked = [] if behind_result else [self._question()]
+        return [*scene.head, *asked, self._assistant(scene, placement), *new_messages]
 
     def reasoning_frame(self, scene: Scene) -> tuple[str, str] | None:
         """The text in front of a turn's reasoning (from the question on) and between reasoning and content."""

@@ -254,6 +254,26 @@ def test_what_is_no_message_is_refused(real: Any, special_tokens: str, assistant
         assert answer is None or (isinstance(answer, Refusal) and answer.reason == "malformed")
 
 
+def test_no_outline_of_what_is_no_message(real: Any) -> None:
+    """With a render that takes anything."""
+    model = real("qwen3.6")
+
+    def render(messages: list[Message], *_: Any) -> str:
+        return "".join(
+            f"<|im_start|>{m.get('role')}\n{m.get('content')}{m.get('tool_calls') or ''}<|im_end|>\n" for m in messages
+        )
+
+    bridge = TemplateBridge(render, model.encode, model.decode, model.stop_ids, model.tokenizer.get_added_vocab())
+    for calls in (["x"], [{"function": "f"}], "x"):
+        assert bridge.outline([USER, {"role": "assistant", "content": "a", "tool_calls": calls}, NEXT]) is None
+    unnamed = {"role": "assistant", "content": "a", "tool_calls": [{"id": "c"}]}
+    assert bridge.outline([USER, unnamed, NEXT]) is not None
+    prompt = model.encode(render([USER]) + "<|im_start|>assistant\n")
+    answer = bridge.extend(prompt, model.encode("a<|im_end|>"), [NEXT, unnamed, NEXT], assistant=PLAIN, before=[USER])
+    assert isinstance(answer, Extension)
+    assert answer.spans()
+
+
 def test_arguments_nested_too_deep_are_refused(real: Any) -> None:
     deep: Any = 1
     for _ in range(100_000):
@@ -303,6 +323,42 @@ def test_an_assistant_among_the_new_messages(real: Any, name: str, assistant: st
             assert answer.ids[answer.kept :] == following[answer.kept - len(answer.ids) :]
         compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("special_tokens", ["as_engine", "as_text"])
+def test_spans_with_an_assistant_among_the_new_messages(real: Any, name: str, special_tokens: str) -> None:
+    """Of each message its own text, also where the template writes an assistant otherwise once a user follows it."""
+    model = real(name)
+    bridge = model.bridge(special_tokens=special_tokens)
+    called = {**PLAIN, "tool_calls": [call(0, cmd="ls")]}
+    again = {"role": "assistant", "content": "Ninth.", "tool_calls": [call(1, cmd="pwd")]}
+    third = {"role": "assistant", "content": "Third."}
+    for turn, new in (
+        (PLAIN, [NEXT, third, {"role": "user", "content": "Fourth <tool_call>."}]),
+        (PLAIN, [NEXT, third, {"role": "user", "content": "Fourth."}, {"role": "user", "content": "Fifth."}]),
+        (called, [result(0, "Sixth"), third, {"role": "user", "content": "Fourth."}]),
+        (called, [result(0, "Sixth"), again, result(1, "Seventh"), {"role": "user", "content": "Eighth."}]),
+    ):
+        for kwargs in ({}, KEEP, {**NO_THINKING, **KEEP}, NO_THINKING):
+            made = canonical(model, [USER], turn, new, kwargs)
+            if made is None:
+                continue
+            prompt, completion, _ = made
+            answer = bridge.continue_turn(
+                prompt + completion, len(completion), new, assistant=turn, before=[USER], tools=TOOLS,
+                template_kwargs=kwargs, compared=True,
+            )  # fmt: skip
+            assert not isinstance(answer, Refusal), answer
+            ids = [*prompt, *completion, *answer.ids]
+            spans = bridge.spans(answer, ids, len(completion))
+            assert all(one.end == other.start for one, other in pairwise(spans))
+            assert [span.message for span in spans if span.source == "message"] == list(range(len(new)))
+            for span in spans:
+                text = model.decode(ids[span.start : span.end])
+                if span.start >= len(prompt):
+                    held = [at for at, message in enumerate(new) if message["content"] in text]
+                    assert held == ([] if span.message is None else [span.message]), (kwargs, spans)
 
 
 def test_glm_tells_by_one_turn_whether_another_reasoned(real: Any) -> None:
