@@ -10,6 +10,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from transformers import AutoTokenizer
 
 from prr_testing.models import model_dir
@@ -17,6 +18,10 @@ from prr_testing.server import Engine, Server, serve, serve_sglang
 from prr_testing.tokens import Vocabulary
 
 ENGINE: Engine = "vllm" if any(found.name == "vllm" for found in distributions()) else "sglang"
+# Examples are not timed: another process may be in the way.
+settings.register_profile("prr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("prr")
+
 collect_ignore = ["sglang" if ENGINE == "vllm" else "vllm"]
 
 
