@@ -74,7 +74,7 @@ def test_twins_say_the_same_and_think_otherwise() -> None:
 
 
 def test_what_fails_a_run() -> None:
-    fault = {"failed_requests": 0, "store_wait_ms": 5.0, "recovered_after_s": 0.1}
+    fault = {"failed_requests": 0, "store_wait_ms": 5.0, "recovered_after_s": 0.1, "nobody_asked_after": False}
     good: dict[str, Any] = {"wrong_splices": 0, "http_5xx": 0, "unnamed_breaks": 0, "failed_requests": 0,
                             "store_bytes_max": STORE_BYTES, "store_bytes_limit": STORE_BYTES,
                             "redis_faults": {"killed": fault}}  # fmt: skip
