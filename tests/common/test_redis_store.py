@@ -69,7 +69,7 @@ class Process:
 
     def __init__(self, url: str, **settings: object) -> None:
         self.metrics = Metrics()
-        self.settings = Settings(**{"store_url": Secret(url), "store_timeout": 0.5, **settings})  # type: ignore[arg-type]
+        self.settings = Settings(**{"store_url": Secret(url), "store_timeout": 5.0, **settings})  # type: ignore[arg-type]
         self.store = SharedStore(self.settings, self.metrics)
 
     def record(self, *turns: Turn) -> None:
