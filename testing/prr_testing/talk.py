@@ -15,6 +15,19 @@ from .server import Server
 Message = dict[str, Any]
 Script = str | list[int]
 
+EDIT_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "edit",
+        "description": "Edit a file.",
+        "parameters": {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "count": {"type": "number"}},
+        },
+    },
+}
+"""The one tool that most scripts call: a text and a number, in OpenAI's shape."""
+
 
 @dataclass
 class Answer:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ from test_splice import NEXT, SYSTEM, USER, Engine, call, results
 
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.settings import Secret, Settings
-from prr_plugins.common.store import Lookup, Turn, tenant_tag, turn_id
+from prr_plugins.common.store import Lookup, Turn, tenant_tag
 from prr_testing.redis_server import PROGRAM, Link, RedisServer, redis_server
+from tests.common._turns import stored_turn
 
 redis = pytest.importorskip("redis", reason="the package redis is not installed")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no redis-server (Debian: apt-get install redis-server)")
@@ -28,27 +28,7 @@ from prr_plugins.common.redis_store import SharedStore, connect, error_kind, pur
 FINGERPRINT = bytes(range(16))
 TENANT = tenant_tag("header:one")
 
-
-def turn(parent: Turn | None = None, tokens: int = 50, *, key: bytes | None = None, tenant: bytes = TENANT) -> Turn:
-    key = key or os.urandom(16)
-    start = parent.total if parent else 0
-    ids = array("I", (random.randrange(200_000) for _ in range(tokens)))
-    return Turn(
-        keys=(key,),
-        loose=os.urandom(16),
-        id=turn_id(key, parent.id if parent else None, start, ids, 10),
-        parent=parent.id if parent else None,
-        start=start,
-        ids=ids,
-        completion=10,
-        path=os.urandom(16),
-        call_ids=("chatcmpl-tool-" + os.urandom(8).hex(),),
-        native_call_ids=(None,),
-        reasoning=os.urandom(8),
-        reasoning_tokens=1000 + tokens,
-        fingerprint=FINGERPRINT,
-        tenant=tenant,
-    )
+turn = partial(stored_turn, fingerprint=FINGERPRINT, tenant=TENANT)
 
 
 def lookup(*turns: Turn) -> Lookup:

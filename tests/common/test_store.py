@@ -13,28 +13,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prr_plugins.common.store import Turn, TurnStore, interned, tenant_tag, turn_id
-
-
-def turn(parent: Turn | None = None, tokens: int = 50, *, key: bytes | None = None, start: int | None = None) -> Turn:
-    key = key or os.urandom(16)
-    start = (parent.total if parent else 0) if start is None else start
-    ids = array("I", (random.randrange(200_000) for _ in range(tokens)))
-    return Turn(
-        keys=(key,),
-        loose=os.urandom(16),
-        id=turn_id(key, parent.id if parent else None, start, ids, 10),
-        parent=parent.id if parent else None,
-        start=start,
-        ids=ids,
-        completion=10,
-        path=os.urandom(16),
-        call_ids=("chatcmpl-tool-" + os.urandom(8).hex(),),
-        native_call_ids=(None,),
-        reasoning=os.urandom(8),
-        reasoning_tokens=1000 + tokens,
-        fingerprint=os.urandom(16),
-    )
+from prr_plugins.common.store import Turn, TurnStore, interned, tenant_tag
+from tests.common._turns import stored_turn as turn
 
 
 def test_found_by_key_and_by_loose_key() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from prr_testing.parsers import OURS, Parsers
 from prr_testing.sglang_handler import Handler
 from prr_testing.sglang_sampler import SEPARATOR
-from prr_testing.talk import Answer, accumulate, whole
+from prr_testing.talk import EDIT_TOOL, Answer, accumulate, whole
 
 # A turn as the model may write it: a number that JSON libraries change, and no blank line before the call.
 CALL = (
@@ -27,19 +27,7 @@ STOPS = {
     "deepseek-v4": "<｜end▁of▁sentence｜>",
 }
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "edit",
-            "description": "Edit a file.",
-            "parameters": {
-                "type": "object",
-                "properties": {"path": {"type": "string"}, "count": {"type": "number"}},
-            },
-        },
-    }
-]
+TOOLS = [EDIT_TOOL]
 
 
 class Chat(Handler):

@@ -18,25 +18,13 @@ import pytest
 
 from prr_testing.models import model_dir
 from prr_testing.server import Server, serve
-from prr_testing.talk import Answer, Message, Talk
+from prr_testing.talk import EDIT_TOOL, Answer, Message, Talk
 
 pytestmark = pytest.mark.server
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 RUN = uuid.uuid4().hex[:8]  # what another run asked the same server is in its cache
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "edit",
-            "description": "Edit a file.",
-            "parameters": {
-                "type": "object",
-                "properties": {"path": {"type": "string"}, "count": {"type": "number"}},
-            },
-        },
-    }
-]
+TOOLS = [EDIT_TOOL]
 END, USER = "<|im_end|>", "<|im_start|>user\n"
 
 

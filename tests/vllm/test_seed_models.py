@@ -20,7 +20,7 @@ import test_responses as responses
 from prr_testing.models import model_dir
 from prr_testing.networks import GPT_OSS, with_network
 from prr_testing.server import BLOCK_SIZE, serve
-from prr_testing.talk import Answer, Message, Talk
+from prr_testing.talk import EDIT_TOOL, Answer, Message, Talk
 
 pytestmark = pytest.mark.server
 
@@ -28,19 +28,7 @@ BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 REASONING = " Hm, \n let me see.  \n"
 RUN = uuid.uuid4().hex[:8]  # what another run asked the same server is in its cache
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "edit",
-            "description": "Edit a file.",
-            "parameters": {
-                "type": "object",
-                "properties": {"path": {"type": "string"}, "count": {"type": "number"}},
-            },
-        },
-    }
-]
+TOOLS = [EDIT_TOOL]
 
 RESPONSES_TOOLS = [{"type": "function", **TOOLS[0]["function"]}]
 

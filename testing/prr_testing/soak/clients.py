@@ -25,23 +25,11 @@ from typing import Any
 
 import httpx
 
-from ..talk import Answer, Message, accumulate, whole
+from ..talk import EDIT_TOOL, Answer, Message, accumulate, whole
 
 TENANT_HEADER = "X-Tenant"
 KINDS = ("whole", "stream", "abort", "edit", "fork", "cut", "parallel", "twin", "keeps_reasoning", "forbids_storing")
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "edit",
-            "description": "Edit a file.",
-            "parameters": {
-                "type": "object",
-                "properties": {"path": {"type": "string"}, "count": {"type": "number"}},
-            },
-        },
-    }
-]
+TOOLS = [EDIT_TOOL]
 _SECRET = re.compile(r"secret-(\d+)\.")
 
 
