@@ -52,6 +52,14 @@ def is_json_object(text: str) -> bool:
     return isinstance(_decode(text), dict)
 
 
+def json_end(text: str, pos: int) -> int | None:
+    """Where the strict JSON value that stands at `pos` ends (characters of text); None if none stands there whole."""
+    try:
+        return _strict.raw_decode(text, pos)[1]
+    except (ValueError, RecursionError):
+        return None
+
+
 # ---------------------------------------------------------------------------------------------- schema
 
 

@@ -17,7 +17,7 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from prr_plugins.common.arguments import is_json_object, repair, tool_parameters
+from prr_plugins.common.arguments import is_json_object, json_end, repair, tool_parameters
 from prr_plugins.common.completion import (
     IncompleteCall,
     IncompleteStatus,
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from prr_plugins.common.formats import Format
 
 Policy = Literal["eager", "complete"]
+
+_TRIES = 8
+_PACKED = 64
 
 
 class Delta(NamedTuple):
@@ -77,6 +80,8 @@ class Source:
     have to wait for text are generators, to be used with `yield from`.
     """
 
+    far = 256  # characters of `buf` from which on other ways to search pay; the result is the same
+
     def __init__(
         self,
         prompt_tail: str,
@@ -101,10 +106,13 @@ class Source:
         self.sink: Callable[[str], object] | None = None
         self._eager = policy == "eager"
         self._base = 0  # characters of raw_text before buf
-        self._parts: list[str] = []
+        self._parts: list[str] = []  # what was fed
+        self._recent: list[str] = []  # and what was not packed into a part yet: a string a token is ten times the text
         self._part_ends: list[int] = []  # as far as `raw` needed them
         self._marks: list[tuple[SegmentKind, int]] = []  # where each segment begins
         self._kind: SegmentKind | None = None
+        self._object = ""  # the last strict JSON object that was read in one go
+        self._broken = 0  # how often that was tried in vain
         self._plain: Callable[[str], object] | None = None  # searches for what would end the text that is flowing
         self._calls = 0
         self._held: tuple[list[Delta], int, SegmentKind | None, int, int, int, int] | None = None
@@ -124,7 +132,8 @@ class Source:
         """
         find = markers.find
         while True:
-            m = find(self.buf, self.pos)
+            far = len(self.buf) - self.pos > self.far and not self.eof
+            m = (markers.find_far if far else find)(self.buf, self.pos)
             if m is None:
                 self.take(kind, len(self.buf))
                 if self.eof:
@@ -221,6 +230,9 @@ class Source:
         what stops it is not consumed. Python's quotes count too: `repair` mends them.
         """
         self.sink = sink
+        if not marker and len(self.buf) - self.pos > self.far and self._in_one_go(kind):
+            self.sink = None
+            return True
         outside = _json_stop(stop)
         depth = 0
         quote = ""  # of the string we are in
@@ -271,6 +283,17 @@ class Source:
             self._plain = plain
             yield
 
+    def _in_one_go(self, kind: SegmentKind) -> bool:
+        """`json` where all of it is there already and strict. Each failure reads on in vain, so only some are tried."""
+        end = json_end(self.buf, self.pos) if self._broken < _TRIES else None
+        if end is None:
+            self._broken += 1
+            return False
+        if self.buf[self.pos] == "{":
+            self._object = self.buf[self.pos : end]
+        self.take(kind, end)
+        return True
+
     def take(self, kind: SegmentKind, end: int) -> None:
         """Consume `buf[pos:end]` as `kind`. Reasoning and content flow out, the rest goes to `sink` if there is one."""
         if end <= self.pos:
@@ -288,6 +311,7 @@ class Source:
         """`raw_text[start:end]` of what was fed so far."""
         if start >= end:
             return ""
+        self._pack()
         ends = self._part_ends
         ends += accumulate(map(len, self._parts[len(ends) :]), initial=ends.pop() if ends else None)
         i = bisect_right(ends, start)
@@ -321,7 +345,7 @@ class Source:
         """The call is whole. Arguments that are not a strict JSON object are repaired, or the call is malformed."""
         raw = self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
         arguments = "".join(call.pieces)
-        if not is_json_object(arguments):
+        if arguments != self._object and not is_json_object(arguments):
             mended = repair(arguments)
             if mended is None or not is_json_object(mended):
                 self.drop_call(call, "malformed")
@@ -413,7 +437,9 @@ class Source:
     def add(self, text: str) -> None:
         """The next characters of the completion."""
         self._plain = None
-        self._parts.append(text)
+        self._recent.append(text)
+        if len(self._recent) > _PACKED:
+            self._pack()
         if self.pos == len(self.buf):
             self._base += self.pos
             self.buf = text
@@ -429,7 +455,10 @@ class Source:
         """
         if self._plain is None or self._plain(text) is not None:
             return None
-        self._parts.append(text)
+        recent = self._recent
+        recent.append(text)
+        if len(recent) > _PACKED:
+            self._pack()
         self._base += self.pos
         self.buf = text
         self.pos = len(text)
@@ -439,6 +468,16 @@ class Source:
         elif self.sink is not None:
             self.sink(text)
         return self.deltas()
+
+    def _pack(self) -> None:
+        if self._recent:
+            self._parts.append("".join(self._recent))
+            self._recent.clear()
+
+    def whole(self) -> str:
+        """All that was fed."""
+        self._pack()
+        return "".join(self._parts)
 
     def deltas(self) -> list[Delta]:
         """What may flow out now."""
@@ -463,8 +502,9 @@ def _json_stop(stop: str) -> Callable[[str, int], re.Match[str] | None]:
 
 @cache
 def _string_special(quote: str, mark: str) -> Callable[[str], re.Match[str] | None]:
-    """Searches for what does not simply belong to a string."""
-    return re.compile(rf"[\\{quote}{re.escape(mark)}]").search
+    """Matches a text that does not simply go on with a string: one with a quote, a `mark`, or half an escape."""
+    plain = rf"[^\\{quote}{re.escape(mark)}]*+"
+    return re.compile(rf"(?!{plain}(?:\\.{plain})*+\Z)", re.DOTALL).match
 
 
 @cache
@@ -568,7 +608,7 @@ class StreamParser:
 
     def _made(self) -> ParsedCompletion:
         source = self._source
-        raw_text = "".join(source._parts)
+        raw_text = source.whole()
         segments = source.segments(len(raw_text))
         return ParsedCompletion(
             format=self.format.name,

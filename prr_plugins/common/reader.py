@@ -21,7 +21,7 @@ class Markers:
     of `spaced` belong to its match.
     """
 
-    __slots__ = ("_longer", "find", "find_final", "literals", "spaced")
+    __slots__ = ("_at_pivot", "_longer", "_pivot", "_reach", "find", "find_final", "literals", "spaced")
 
     def __init__(self, *literals: str, spaced: Iterable[str] = ()) -> None:
         self.spaced = frozenset(spaced)
@@ -40,6 +40,22 @@ class Markers:
         self._longer = frozenset(a for a in self.literals if any(b != a and b.startswith(a) for b in self.literals))
         self.find = re.compile("|".join(begun + whole)).search
         self.find_final = re.compile("|".join(whole)).search
+        # A character that every literal has, how many characters of a match may stand before it, and what follows.
+        common = set.intersection(*map(set, self.literals)) - set(BLANKS)
+        reaches = {c: max(text.index(c) for text in self.literals) for c in common}
+        self._pivot = min(sorted(reaches), key=reaches.__getitem__, default="")
+        self._reach = reaches.get(self._pivot, 0) + (GAP if self.spaced else 0)
+        rests, rests_begun = _alternatives({text[text.index(self._pivot) :] for text in self.literals})
+        self._at_pivot = re.compile("|".join(rests_begun + rests)).match
+
+    def find_far(self, text: str, pos: int) -> re.Match[str] | None:
+        """`find`, quicker where much plain text comes first: one character is searched many times as fast as a set."""
+        if not self._pivot:
+            return self.find(text, pos)
+        first = text.find(self._pivot, pos)
+        while first >= 0 and not self._at_pivot(text, first):
+            first = text.find(self._pivot, first + 1)
+        return self.find(text, max(pos, (first if first >= 0 else len(text)) - self._reach))
 
     def is_partial(self, m: re.Match[str]) -> bool:
         """True if `m` may still grow into a marker: it is cut by the end of the text."""

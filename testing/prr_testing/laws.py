@@ -35,10 +35,17 @@ def literals(format: str) -> list[str]:
 
 
 def run(
-    format: str, pieces: Iterable[str], policy: Policy = "complete", finish_reason: str = "stop", **options: Any
+    format: str,
+    pieces: Iterable[str],
+    policy: Policy = "complete",
+    finish_reason: str = "stop",
+    far: int | None = None,
+    **options: Any,
 ) -> tuple[ParsedCompletion, list[Delta]]:
-    """Parse `pieces`, fed in turn; the result and all deltas."""
+    """Parse `pieces`, fed in turn; the result and all deltas. `far`: from how many characters a text counts as long."""
     parser = StreamParser(format, stream_arguments=policy, **options)
+    if far is not None:
+        parser._source.far = far
     deltas: list[Delta] = []
     for piece in pieces:
         deltas += parser.feed(piece)
@@ -54,8 +61,11 @@ def assert_all(
     policies: Sequence[Policy] = ("complete", "eager"),
     **options: Any,
 ) -> ParsedCompletion:
-    """L1 and L2 on the whole text, L3 on every one of `splits` under each of `policies`; the result."""
-    whole, deltas = run(format, [text], "complete", finish_reason, **options)
+    """L1 and L2 on the whole text, L3 on every one of `splits` under each of `policies`; the result.
+
+    The whole text is searched as a long one is, so that L3 also says that this changes nothing.
+    """
+    whole, deltas = run(format, [text], "complete", finish_reason, far=0, **options)
     assert_tiles(whole, text)
     assert_slices(whole)
     assert_deltas(whole, deltas, "complete")

@@ -1,0 +1,30 @@
+"""`Markers`: both ways to search find the same, whatever the literals and the text."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prr_plugins.common.reader import Markers
+
+# Few characters, blanks among them: markers begin one another, overlap, and share a character or share none.
+_TEXT = st.text("<>a|\n ", max_size=40)
+_LITERALS = st.lists(st.text("<a|\n>", min_size=1, max_size=5), max_size=4)
+_SPACED = st.lists(st.text("<a|", min_size=1, max_size=4), max_size=3)
+
+
+@given(literals=_LITERALS, spaced=_SPACED, text=_TEXT, pos=st.integers(0, 40))
+def test_a_far_search_finds_what_a_near_one_finds(literals: list[str], spaced: list[str], text: str, pos: int) -> None:
+    if not literals and not spaced:
+        literals = ["<a"]
+    markers = Markers(*literals, spaced=spaced)
+    near, far = markers.find(text, min(pos, len(text))), markers.find_far(text, min(pos, len(text)))
+    assert (near and near.span()) == (far and far.span())
+    assert near is None or far is None or markers.is_partial(near) == markers.is_partial(far)
+
+
+def test_a_far_search_holds_back_what_may_begin_a_marker() -> None:
+    markers = Markers("\n\n</think>", "</think>", spaced=["<tool_call>"])
+    for text, held in [("plain " * 90 + "\n", 2), ("plain " * 90 + "x\n\n</thi", 7), ("a < b " * 90 + "x", 0)]:
+        found = markers.find_far(text, 0)
+        assert len(found.group() if found else "") == held
