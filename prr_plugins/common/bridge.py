@@ -217,7 +217,7 @@ class TemplateBridge:
         """
         shield = self.special_texts.shield() if self._as_text else None
         try:
-            if not all(map(_is_mapping, before)):
+            if not (set(map(type, before)) <= {dict} or all(map(_is_mapping, before))):  # a history may be long
                 raise Refused("malformed", "message")
             _check_form([*([] if assistant is None else [assistant]), *new_messages])
             if shield is not None:
@@ -466,7 +466,7 @@ def _check_form(messages: Sequence[Message]) -> None:
 
 
 def _is_mapping(value: Any) -> bool:
-    return type(value) is dict or isinstance(value, Mapping)  # the first is much faster: a history may be long
+    return type(value) is dict or isinstance(value, Mapping)  # the first is much faster
 
 
 def _is_call(call: Any) -> bool:

@@ -11,6 +11,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -146,6 +147,27 @@ def test_what_cannot_fit_is_the_engines_error(roomy: Talk, strict: Talk) -> None
         with pytest.raises(openai.BadRequestError):
             talk.ask([user("word " * 2 * WINDOW)], "no", max_tokens=ANSWER)
     assert "nothing more can be dropped" in roomy.server.log_text()
+
+
+@pytest.mark.parametrize("surface", ["messages", "responses"])
+def test_a_long_session_on_another_surface(roomy: Talk, surface: str) -> None:
+    """Anthropic Messages and OpenAI Responses: what does not fit is left out there too."""
+    if surface == "responses" and ENGINE == "sglang":
+        pytest.skip("the plugin does not follow SGLang's /v1/responses (docs/sglang.md)")
+    history: list[Message] = []
+    for step in range(24):
+        history += [user(f"Question {step}: " + "why is it so? " * 20), {"role": "assistant", "content": "So it is."}]
+    history.append(user("And now?"))
+    limit = {"messages": {"messages": history, "max_tokens": ANSWER},
+             "responses": {"input": history, "max_output_tokens": ANSWER, "store": False}}[surface]  # fmt: skip
+    assert len(rendered(roomy, history)) > WINDOW
+    counted = roomy.counter("prr_overflow_dropped_messages_total")
+    body = {"model": roomy.server.model, **limit}
+    answer = httpx.post(f"{roomy.server.base_url}/v1/{surface}", json=body, timeout=300)
+    assert answer.status_code == 200, answer.text
+    usage = answer.json()["usage"]
+    assert ROOM // 4 < usage["input_tokens"] + usage.get("cache_read_input_tokens", 0) <= ROOM
+    assert roomy.counter("prr_overflow_dropped_messages_total") > counted
 
 
 @pytest.mark.parametrize("role", ["user", "tool"])

@@ -96,6 +96,7 @@ def test_a_demanded_call_is_guided(served: Served, choice: Any, stream: bool) ->
     assert [(name, arguments) for name, arguments, _ in answer.calls] == [("edit", '{"path": "a", "count": 1.5}')]
     assert answer.reasoning.strip() == "r"
     assert answer.content == ""
+    assert answer.finish_reason == ("tool_calls" if choice == "required" else "stop")  # as OpenAI and vLLM have it
     for breaks in ("No.", served.model.call.format("other")):
         with pytest.raises(openai.APIError):
             served.ask(breaks, tools=TOOLS, tool_choice=choice, stream=stream)
