@@ -162,6 +162,9 @@ class PromptAssembler:
 
         Raises OverBudget where what must stay does not fit, AssemblyError where there is no prompt at all.
         """
+        for at, message in enumerate(messages):
+            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+                raise AssemblyError(f"message {at} is no message: a mapping with a `role` is")
         numbered = clean(messages, cleaning or Cleaning())
         given, indices = [message for _, message in numbered], [at for at, _ in numbered]
         key = self.key(given, tools=tools, template_kwargs=template_kwargs, boundary=boundary)

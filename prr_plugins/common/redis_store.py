@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -150,12 +150,18 @@ return {epoch, 'ok'}
 assert SIBLINGS == 32
 
 
+# What `connect` needs as it is: a query would win over it.
+_OURS = {"decode_responses", "encoding", "socket_timeout", "socket_connect_timeout"}
+
+
 def check_url(url: str) -> None:
     """Has the client read the whole URL, its query included; nothing is connected.
 
     Raises:
         ValueError: it does not take it. The message is one line without the URL's secrets.
     """
+    if taken := sorted(_OURS & parse_qs(urlsplit(url).query, keep_blank_values=True).keys()):
+        raise ValueError(f"its query sets '{taken[0]}', which is not the URL's to set (a time-out is PRR_STORE_TIMEOUT)")
     try:
         redis.Redis.from_url(url).connection_pool.make_connection()
     except Exception as error:  # of an option that it does not know or cannot use, each in a way of its own

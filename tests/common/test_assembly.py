@@ -231,6 +231,9 @@ def test_what_has_no_prompt(real: Callable[[str], Any]) -> None:
     for messages in ([image], [USER, SYSTEM]):
         with pytest.raises(AssemblyError):
             ours.assemble(messages)
+    for nothing in ("x", None, {}, {"role": 1}):
+        with pytest.raises(AssemblyError, match="message 1 is no message"):
+            ours.assemble([USER, nothing])
 
 
 def test_what_has_no_json_text_has_no_prompt(real: Callable[[str], Any]) -> None:
