@@ -161,7 +161,7 @@ def check_url(url: str) -> None:
         ValueError: it does not take it. The message is one line without the URL's secrets.
     """
     if taken := sorted(_OURS & parse_qs(urlsplit(url).query, keep_blank_values=True).keys()):
-        raise ValueError(f"its query sets '{taken[0]}', which is not the URL's to set (a time-out is PRR_STORE_TIMEOUT)")
+        raise ValueError(f"its query sets '{taken[0]}', which is not the URL's to set (time-outs: PRR_STORE_TIMEOUT)")
     try:
         redis.Redis.from_url(url).connection_pool.make_connection()
     except Exception as error:  # of an option that it does not know or cannot use, each in a way of its own

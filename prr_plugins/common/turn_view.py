@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+from prr_plugins.common.completion import ParsedCompletion
 from prr_plugins.common.formats import Format
 from prr_plugins.common.machine import StreamParser
 
@@ -87,6 +88,21 @@ class TurnView:
         end = _index(completion_ids, self.end, begin) if self.end is not None else None
         return begin, len(completion_ids) if end is None else end
 
+    def parsed_reasoning_span(
+        self, completion_ids: Sequence[int], opened: bool, parsed: ParsedCompletion | None, still_open: bool | None
+    ) -> tuple[int, int] | None:
+        """`reasoning_span` of a finished completion, by its segments where the markers do not tell.
+
+        They do not where they are no single tokens (Kimi K3), where reasoning comes in several parts (Harmony), and
+        where a call ended it. still_open: whether the completion ended inside reasoning.
+        """
+        if self.start is None and self._format.reasoning_start is not None:
+            return _segments_of_reasoning(parsed)
+        span = self.reasoning_span(completion_ids, opened)
+        if span is not None and span[1] == len(completion_ids) and still_open is False:
+            return _segments_of_reasoning(parsed)
+        return span
+
     def after_reasoning(self, ids: Sequence[int]) -> list[int]:
         """The ids behind the last reasoning end, none where there is no such end."""
         end = self._end.last(ids)
@@ -131,6 +147,15 @@ def _index(ids: Sequence[int], i: int, start: int, stop: int | None = None) -> i
         return ids.index(i, start, len(ids) if stop is None else stop)
     except ValueError:
         return None
+
+
+def _segments_of_reasoning(parsed: ParsedCompletion | None) -> tuple[int, int] | None:
+    """From the first token of reasoning to the last."""
+    if parsed is None or parsed.tokens is None:
+        return None
+    kinds = [None if s.segment is None else parsed.segments[s.segment].kind for s in parsed.tokens.spans]
+    spans = [span for span, kind in zip(parsed.tokens.spans, kinds, strict=True) if kind == "reasoning"]
+    return (spans[0].start, spans[-1].end) if spans else None
 
 
 @lru_cache(maxsize=16)

@@ -245,7 +245,9 @@ class Choice:
     @property
     def reasoning_span(self) -> tuple[int, int] | None:
         """Token range of the reasoning in the completion, None where there is none."""
-        return self._runtime.view.reasoning_span(self.ids, self._opened) if self._reads_reasoning else None
+        if not self._reads_reasoning or self.failed:
+            return None
+        return self._runtime.view.parsed_reasoning_span(self.ids, self._opened, self.parsed, self.reasoning_open)
 
     @property
     def has_open_calls(self) -> bool:

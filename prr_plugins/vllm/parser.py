@@ -150,20 +150,7 @@ class LosslessParser(DelegatingParser):
         """Token range of the reasoning in `completion_ids`, None where there is none."""
         if self.reasoning_parser_cls is None:
             return None
-        if self._view.start is None and self.prr_format.reasoning_start is not None:
-            return self._span_of_segments()  # no marker that is one token, and perhaps several spans (Harmony)
-        span = self._view.reasoning_span(completion_ids, self._opened)
-        if span is not None and span[1] == len(completion_ids) and self.reasoning_open is False:
-            return self._span_of_segments()  # a call ended it, without the marker
-        return span
-
-    def _span_of_segments(self) -> tuple[int, int] | None:
-        parsed = self.parsed
-        if parsed is None or parsed.tokens is None:
-            return None
-        kinds = [None if s.segment is None else parsed.segments[s.segment].kind for s in parsed.tokens.spans]
-        spans = [span for span, kind in zip(parsed.tokens.spans, kinds, strict=True) if kind == "reasoning"]
-        return (spans[0].start, spans[-1].end) if spans else None
+        return self._view.parsed_reasoning_span(completion_ids, self._opened, self.parsed, self.reasoning_open)
 
     # ------------------------------------------------------------------------------------ the completion
 

@@ -93,6 +93,19 @@ def test_gpt_oss_calls_are_read_though_their_stop_is_trimmed(chat_of: Callable[.
     assert second.prompt_ids[: len(first.turn)] == first.turn
 
 
+@BOTH
+def test_gpt_oss_reasoning_goes_where_a_user_speaks_again(chat_of: Callable[..., Chat], stream: bool) -> None:
+    """SGLang shows GPT-OSS no earlier analysis; outside a tool loop we follow (docs/sglang.md)."""
+    chat = chat_of("gpt-oss")
+    analysis = "<|channel|>analysis<|message|>so<|end|><|start|>assistant"
+    messages: list[dict[str, Any]] = [{"role": "user", "content": f"why {stream=}"}]
+    first = chat.ask(messages, f"{analysis}<|channel|>final<|message|>ok", stream=stream)
+    messages += [first.returned(), {"role": "user", "content": "and now?"}]
+    second = chat.ask(messages, f"{analysis}<|channel|>final<|message|>yes", stream=stream)
+    assert ((second.prr or {})["outcome"], (second.prr or {})["reason"]) == ("refused", "retention_template")
+    assert "analysis<|message|>so" not in chat.tokenizer.decode(second.prompt_ids)
+
+
 def test_tools_are_as_sglang_shows_them(chat_of: Callable[..., Chat]) -> None:
     """The prompt of a first turn is SGLang's own."""
     chat = chat_of("qwen3.6")
