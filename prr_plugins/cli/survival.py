@@ -206,8 +206,6 @@ class Survival:
         for call in s.turn.get("tool_calls", ()):
             if call["function"]["name"] not in text and call["id"] not in text:  # Kimi writes the id alone
                 raise Unsupported("the template does not write calls")
-        if s.spelling == "cut_content" and s.turn["content"] not in text:
-            raise Unsupported("the template does not write the content")
         return self._spell(s, self._until_stop(text))
 
     def _until_stop(self, text: str) -> str:
@@ -219,6 +217,8 @@ class Survival:
     def _spell(self, s: Scenario, text: str) -> str:
         content, reasoning = s.turn["content"], REASONING
         if s.spelling == "cut_content":
+            if content not in text:
+                raise Unsupported("the template does not write the content in front of the turn's first stop")
             return text[: text.index(content) + len(content) // 2]
         if s.spelling == "cut_reasoning":
             if reasoning not in text:

@@ -82,6 +82,16 @@ def test_a_traced_line_is_the_line_that_wrote_the_text() -> None:
     assert [traced.line(traced.text.index(c)) for c in "axbc"] == [1, 2, 4, 5]
 
 
+def test_a_stop_in_front_of_the_content(tmp_path: Path) -> None:
+    """Reasoning that is a message of its own: generation would end there, and no content is ever cut."""
+    template = tmp_path / "parted.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if m.reasoning_content %}<|assistant|>{{ m.reasoning_content }}<|end|>{% endif %}"
+        "<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    assert rows(str(template))["cut_in_content", "returned"]["unsupported"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
