@@ -88,14 +88,18 @@ Work = Callable[[], Callable[[], object]]
 def medians_ms(works: Sequence[Work], repeats: int) -> list[float]:
     """Median CPU time of each work in milliseconds.
 
-    In turns, so that what the machine does meanwhile strikes all alike; the first round is not counted and the garbage
-    collector is held off.
+    In turns, so that what the machine does meanwhile strikes all alike, and each round in an order of its own, since
+    who reads a long history first finds it in no cache; the first round is not counted and the garbage collector is
+    held off.
     """
     times: list[list[float]] = [[] for _ in works]
+    order = list(zip(works, times, strict=True))
+    shuffle = random.Random(0).shuffle
     gc.collect()
     gc.disable()
     for _ in range(repeats + 1):
-        for prepare, mine in zip(works, times, strict=True):
+        shuffle(order)
+        for prepare, mine in order:
             work = prepare()
             start = time.process_time()
             work()
