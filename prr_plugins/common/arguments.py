@@ -48,16 +48,38 @@ def _decode(text: str) -> Any:
 
 
 def is_json_object(text: str) -> bool:
-    """True if `text` is one strict JSON object: no duplicate keys, no NaN, no raw control characters."""
-    return isinstance(_decode(text), dict)
+    """True if `text` is one strict JSON object: no duplicate keys, no NaN, no raw control characters, no nesting deeper
+    than `MAX_NESTING`."""
+    value = _decode(text)
+    return isinstance(value, dict) and _is_flat(value)
 
 
 def json_end(text: str, pos: int) -> int | None:
     """Where the strict JSON value that stands at `pos` ends (characters of text); None if none stands there whole."""
     try:
-        return _strict.raw_decode(text, pos)[1]
+        value, end = _strict.raw_decode(text, pos)
     except (ValueError, RecursionError):
         return None
+    return end if _is_flat(value) else None
+
+
+# `json` gives up where the interpreter's stack does, which hangs on who calls; nothing may hang on that.
+MAX_NESTING = 400
+
+
+def _is_flat(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_NESTING):
+        level = [
+            child
+            for parent in level
+            if isinstance(parent, dict | list)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return True
+    return False
 
 
 # ---------------------------------------------------------------------------------------------- schema

@@ -162,6 +162,7 @@ class PromptAssembler:
 
         Raises OverBudget where what must stay does not fit, AssemblyError where there is no prompt at all.
         """
+        messages = list(messages)
         for at, message in enumerate(messages):
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 raise AssemblyError(f"message {at} is no message: a mapping with a `role` is")

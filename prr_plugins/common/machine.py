@@ -111,7 +111,7 @@ class Source:
         self._part_ends: list[int] = []  # as far as `raw` needed them
         self._marks: list[tuple[SegmentKind, int]] = []  # where each segment begins
         self._kind: SegmentKind | None = None
-        self._object = ""  # the last strict JSON object that was read in one go
+        self._object: str | None = None  # the strict JSON object that was just read in one go
         self._broken = 0  # how often that was tried in vain
         self._plain: Callable[[str], object] | None = None  # searches for what would end the text that is flowing
         self._calls = 0
@@ -230,7 +230,7 @@ class Source:
         what stops it is not consumed. Python's quotes count too: `repair` mends them.
         """
         self.sink = sink
-        if not marker and len(self.buf) - self.pos > self.far and self._in_one_go(kind):
+        if not marker and kind == "arguments" and len(self.buf) - self.pos > self.far and self._in_one_go():
             self.sink = None
             return True
         outside = _json_stop(stop)
@@ -283,15 +283,17 @@ class Source:
             self._plain = plain
             yield
 
-    def _in_one_go(self, kind: SegmentKind) -> bool:
+    def _in_one_go(self) -> bool:
         """`json` where all of it is there already and strict. Each failure reads on in vain, so only some are tried."""
-        end = json_end(self.buf, self.pos) if self._broken < _TRIES else None
+        if self.buf[self.pos] not in '{["' or self._broken >= _TRIES:
+            return False
+        end = json_end(self.buf, self.pos)
         if end is None:
             self._broken += 1
             return False
         if self.buf[self.pos] == "{":
             self._object = self.buf[self.pos : end]
-        self.take(kind, end)
+        self.take("arguments", end)
         return True
 
     def take(self, kind: SegmentKind, end: int) -> None:
@@ -345,7 +347,8 @@ class Source:
         """The call is whole. Arguments that are not a strict JSON object are repaired, or the call is malformed."""
         raw = self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
         arguments = "".join(call.pieces)
-        if arguments != self._object and not is_json_object(arguments):
+        known, self._object = self._object, None
+        if arguments != known and not is_json_object(arguments):
             mended = repair(arguments)
             if mended is None or not is_json_object(mended):
                 self.drop_call(call, "malformed")

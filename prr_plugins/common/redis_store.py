@@ -151,7 +151,10 @@ assert SIBLINGS == 32
 
 
 # What `connect` needs as it is: a query would win over it.
-_OURS = {"decode_responses", "encoding", "socket_timeout", "socket_connect_timeout"}
+_OURS = {
+    "client_name", "connection_class", "credential_provider", "decode_responses", "encoding", "event_dispatcher",
+    "parser_class", "retry", "retry_on_error", "socket_connect_timeout", "socket_timeout", "socket_type",
+}  # fmt: skip
 
 
 def check_url(url: str) -> None:

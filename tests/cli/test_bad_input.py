@@ -205,6 +205,7 @@ def test_no_control_character_reaches_the_terminal(code: int) -> None:
         ("redis://h?socket_timeout=abc", "'socket_timeout'"),
         ("redis://h?socket_timeout=nan", "PRR_STORE_TIMEOUT"),
         ("redis://h?decode_responses=1", "'decode_responses'"),
+        ("redis://h?retry=3", "'retry'"),
         ("redis://h?bogus=1", "'bogus'"),
         ("redis://h?ssl_cert_reqs=none", "'ssl_cert_reqs'"),  # TLS only
         ("rediss://h?ssl_cert_reqs=x", "Requirements Flag: x"),

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import TOOLS, mutated, pieces, soup
 
+from prr_plugins.common.arguments import MAX_NESTING
 from prr_plugins.common.formats import FORMATS, get_format
 from prr_plugins.common.machine import StreamParser, parse
 from prr_testing.corpus import Completion, completions_of
@@ -313,3 +314,46 @@ def test_an_argument_of_a_megabyte(format: str) -> None:
         assert_linear(work, 4_000)
         return
     pytest.skip("the corpus has no call with a plain string value in this format")
+
+
+K3_CALL = (
+    '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>json<|sep|>{}<|close|>json<|sep|>'
+    "<|close|>call<|sep|><|close|>tools<|sep|>"
+)
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("prr_kimi_k3", K3_CALL.replace("{}", "")),
+        ("prr_hermes", '<tool_call>{"name": "f", "arguments": \'\'}</tool_call>'),
+        ("prr_llama", '{"name": "f", "parameters": \'\'}'),
+        ("prr_mistral", '[TOOL_CALLS][{"name": "f", "arguments": \'\'}]'),
+    ],
+)
+def test_no_text_is_no_object(format: str, text: str) -> None:
+    result = assert_all(format, text, [list(text)])
+    assert [cut.status for cut in result.incomplete_calls] == ["malformed"]
+
+
+@pytest.mark.parametrize("value", ["1 {}", "12", "null {}", 'true "x"', '"a" {}', "[1] {}", "{} {}"])
+def test_what_is_read_in_one_go_is_read_alike_bit_by_bit(value: str) -> None:
+    text = K3_CALL.replace("{}", value) + "x" * 300
+    assert_all("prr_kimi_k3", text, [list(text)])
+
+
+@pytest.mark.parametrize("depth", [*range(MAX_NESTING - 3, MAX_NESTING + 3), *range(970, 1000, 3), 5_000])
+@pytest.mark.parametrize(
+    ("format", "before", "after"),
+    [
+        ("prr_mistral", "[TOOL_CALLS]f[ARGS]", ""),
+        ("prr_gpt_oss", "<|channel|>commentary to=functions.f<|message|>", "<|call|>"),
+        ("prr_hermes", '<tool_call>{"name": "f", "arguments": ', "}</tool_call>"),
+    ],
+)
+def test_how_deep_arguments_may_nest_hangs_on_no_split(format: str, before: str, after: str, depth: int) -> None:
+    text = before + '{"a": ' + "[" * (depth - 1) + "]" * (depth - 1) + "}" + after
+    result = assert_all(format, text, [list(text)])
+    assert [call.status for call in (*result.parsed_tool_calls, *result.incomplete_calls)] == [
+        "ok" if depth <= MAX_NESTING else "malformed"
+    ]
