@@ -358,9 +358,10 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     streamed = [delta for delta in DELTAS if DELTAS[delta]]
     families, totals = (
         {
-            f"{format}, {delta}": round_to(_of_family(at, format, delta, by_token))
+            f"{format}, {delta}": round_to(ratio)
             for format in formats
             for delta in DELTAS
+            if (ratio := _of_family(at, format, delta, by_token)) is not None
         }
         for by_token in (False, True)
     )
@@ -370,8 +371,8 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         # all time of a family over all its tokens: each token weighs the same
         "prr_to_faster_engine_by_token": totals,
         "worst_family_streamed": max(r for name, r in families.items() if name.split(", ")[1] in streamed),
-        "goal_half_met": {f: all(families[f"{f}, {delta}"] <= 0.5 for delta in streamed) for f in formats},
-        "goal_half_met_by_token": {f: all(totals[f"{f}, {delta}"] <= 0.5 for delta in DELTAS) for f in formats},
+        "goal_half_met": {f: all(families.get(f"{f}, {delta}", 0) <= 0.5 for delta in streamed) for f in formats},
+        "goal_half_met_by_token": {f: all(totals.get(f"{f}, {delta}", 0) <= 0.5 for delta in DELTAS) for f in formats},
         "single_completions_above_half": {
             f"{format}, {name}": row["prr_to_faster"]
             for format, found in ratios.items()
@@ -390,16 +391,18 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _of_family(
     at: Mapping[tuple[str, str, str, str], Mapping[str, Any]], format: str, delta: str, by_token: bool
-) -> float:
-    """Ours over the faster engine, summed over the completions that the engine parses too: microseconds a token, or
-    (`by_token`) all microseconds."""
+) -> float | None:
+    """Ours over the faster of the engines that parse every completion; None where neither does.
+
+    Summed over the completions are microseconds a token or (`by_token`) all microseconds.
+    """
 
     def spent(parser: str) -> float:
         tokens = {case: at[format, case, delta, "prr"]["tokens"] if by_token else 1 for case in CASES}
         return sum(at[format, case, delta, parser]["us_per_token"] * tokens[case] for case in CASES)
 
-    whole = [e for e in ("vllm", "sglang") if all((format, case, delta, e) in at for case in CASES)]
-    return spent("prr") / min(map(spent, whole), default=float("nan"))
+    engines = [e for e in ("vllm", "sglang") if all((format, case, delta, e) in at for case in CASES)]
+    return spent("prr") / min(map(spent, engines)) if engines else None
 
 
 def show(report: Mapping[str, Any]) -> None:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Policy = Literal["eager", "complete"]
 
-_TRIES = 8
-_PACKED = 64
+_TRIES = 8  # whole JSON that turned out to be none: behind that the text is read bit by bit
+_PACKED = 64  # strings that wait to be joined
 
 
 class Delta(NamedTuple):
