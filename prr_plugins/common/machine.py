@@ -130,24 +130,23 @@ class Source:
         Text that may be the beginning of a marker is held back until that is known. Returns the marker, or None at the
         end of the text.
         """
-        find = markers.find
         while True:
-            far = len(self.buf) - self.pos > self.far and not self.eof
-            m = (markers.find_far if far else find)(self.buf, self.pos)
-            if m is None:
-                self.take(kind, len(self.buf))
-                if self.eof:
-                    return None
-                if kind is self._kind:
-                    self._plain = find  # until it finds something, `flow` does what this loop would do
-            elif not markers.is_partial(m):
+            far = len(self.buf) - self.pos > self.far
+            m = (markers.find_far if far else markers.find)(self.buf, self.pos)
+            if m is not None and markers.is_partial(m):
+                if not self.eof:
+                    self.take(kind, m.start())
+                    yield
+                    continue
+                m = markers.find_final(self.buf, self.pos)  # no more comes: only a whole marker is one
+            if m is not None:
                 self.take(kind, m.start())
                 return m.group()
-            elif self.eof:
-                find = markers.find_final
-                continue
-            else:
-                self.take(kind, m.start())
+            self.take(kind, len(self.buf))
+            if self.eof:
+                return None
+            if kind is self._kind:
+                self._plain = markers.find  # until it finds something, `flow` does what this loop would do
             yield
 
     def decide(self, shape: Shape, ahead: int = 0) -> Generator[None, None, re.Match[str] | Literal[False] | None]:

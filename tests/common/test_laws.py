@@ -357,3 +357,15 @@ def test_how_deep_arguments_may_nest_hangs_on_no_split(format: str, before: str,
     assert [call.status for call in (*result.parsed_tool_calls, *result.incomplete_calls)] == [
         "ok" if depth <= MAX_NESTING else "malformed"
     ]
+
+
+@every_format
+@EFFORT
+@given(data=st.data())
+def test_a_text_may_end_in_any_literal(format: str, data: st.DataObject) -> None:
+    """A completion that was cut behind one, wherever it stands: it ends there."""
+    known = [(c.text, c.tail) for c in completions_of(format)] or [("".join(literals(format)), "")]
+    whole, tail = data.draw(st.sampled_from(known))
+    text = whole[: data.draw(st.integers(0, len(whole)))] + data.draw(st.sampled_from(literals(format)))
+    options = {"finish_reason": data.draw(FINISH), "tools": data.draw(st.sampled_from([None, TOOLS]))}
+    assert_all(format, text, [list(text)], prompt_tail=tail, **options)

@@ -1,10 +1,13 @@
-"""`Markers`: both ways to search find the same, whatever the literals and the text."""
+"""`Markers`: both ways to search find the same, whatever the literals and the text, and a search comes to its end."""
 
 from __future__ import annotations
+
+from collections.abc import Generator
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prr_plugins.common.machine import Source
 from prr_plugins.common.reader import Markers
 
 # Few characters, blanks among them: markers begin one another, overlap, and share a character or share none.
@@ -28,3 +31,30 @@ def test_a_far_search_holds_back_what_may_begin_a_marker() -> None:
     for text, held in [("plain " * 90 + "\n", 2), ("plain " * 90 + "x\n\n</thi", 7), ("a < b " * 90 + "x", 0)]:
         found = markers.find_far(text, 0)
         assert len(found.group() if found else "") == held
+
+
+@given(literals=_LITERALS, spaced=_SPACED, text=_TEXT, far=st.sampled_from([0, 1_000]))
+def test_a_search_ends_with_the_text(literals: list[str], spaced: list[str], text: str, far: int) -> None:
+    """Also where the text ends in a marker that begins another one."""
+    markers = Markers(*(literals or ["<a", "<ab"]), spaced=spaced)
+    source = Source("", None, True, True, "eager")
+    source.far = far
+    source.add(text)
+    source.eof = True
+    passed = 0
+    while (mark := _run_out(source.until("content", markers))) is not None:
+        assert text.startswith(mark, source.pos)
+        source.take("content", source.pos + len(mark))
+        passed += 1
+    assert source.pos == len(text)
+    assert passed <= len(text)
+
+
+def _run_out(waiting: Generator[None, None, str | None]) -> str | None:
+    """What a generator returns that has nothing to wait for."""
+    try:
+        next(waiting)
+    except StopIteration as stop:
+        value: str | None = stop.value
+        return value
+    raise AssertionError("nothing more comes, and it waits")
