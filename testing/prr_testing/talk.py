@@ -15,17 +15,22 @@ from .server import Server
 Message = dict[str, Any]
 Script = str | list[int]
 
-EDIT_TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "edit",
-        "description": "Edit a file.",
-        "parameters": {
-            "type": "object",
-            "properties": {"path": {"type": "string"}, "count": {"type": "number"}},
-        },
-    },
-}
+
+def edit_tool(required: Sequence[str] = (), **properties: str) -> dict[str, Any]:
+    """A tool that edits a file, in OpenAI's shape; properties: the JSON type of each of its parameters."""
+    parameters: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: {"type": type_} for name, type_ in properties.items()},
+    }
+    if required:
+        parameters["required"] = list(required)
+    return {
+        "type": "function",
+        "function": {"name": "edit", "description": "Edit a file.", "parameters": parameters},
+    }
+
+
+EDIT_TOOL = edit_tool(path="string", count="number")
 """The one tool that most scripts call: a text and a number, in OpenAI's shape."""
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from prr_testing.chat import request_fields
 from prr_testing.server import Server
-from prr_testing.talk import Message, Talk
+from prr_testing.talk import Message, Talk, edit_tool
 from prr_testing.wire import Exchange, wire
 
 pytestmark = pytest.mark.server
@@ -26,22 +26,8 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv" / "clients" / "bin" / "python"
 TENANT = uuid.uuid4().hex
 TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "edit",
-            "description": "Edit a file.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "path": {"type": "string"}, "count": {"type": "number"}, "all": {"type": "boolean"},
-                    "more": {"type": "object"},
-                },
-                "required": ["path"],
-            },
-        },
-    }
-]  # fmt: skip
+    edit_tool(["path"], path="string", count="number", all="boolean", more="object"),
+]
 
 
 def call(**values: str) -> str:

@@ -22,7 +22,7 @@ import pytest
 
 from prr_testing.chat import request_fields
 from prr_testing.server import Server
-from prr_testing.talk import Answer, Message, Script, Talk
+from prr_testing.talk import Answer, Message, Script, Talk, edit_tool
 
 pytestmark = pytest.mark.server
 
@@ -30,19 +30,7 @@ BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 THINK = "<|im_start|>assistant\n<think>\n"
 _RUN = uuid.uuid4().hex[:8]  # what another run asked the same server is in its cache
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "edit",
-            "description": "Edit a file.",
-            "parameters": {
-                "type": "object",
-                "properties": {"path": {"type": "string"}, "text": {"type": "string"}, "count": {"type": "number"}},
-            },
-        },
-    }
-]
+TOOLS = [edit_tool(path="string", text="string", count="number")]
 
 
 @pytest.fixture(scope="module")

@@ -9,23 +9,12 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from prr_testing.server import Server
+from prr_testing.talk import edit_tool
 
 PARSER = "prr_qwen3"
 STOP = "<|im_end|>"
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "edit",
-            "description": "Edit a file.",
-            "parameters": {
-                "type": "object",
-                "properties": {"path": {"type": "string"}, "text": {"type": "string"}, "count": {"type": "number"}},
-            },
-        },
-    }
-]
+TOOLS = [edit_tool(path="string", text="string", count="number")]
 
 
 def call_text(path: str, count: str = "1.0", text: str | None = None) -> str:
