@@ -51,7 +51,7 @@ def is_json_object(text: str) -> bool:
     """True if `text` is one strict JSON object: no duplicate keys, no NaN, no raw control characters, no nesting deeper
     than `MAX_NESTING`."""
     value = _decode(text)
-    return isinstance(value, dict) and _is_flat(value)
+    return isinstance(value, dict) and _is_shallow(value)
 
 
 def json_end(text: str, pos: int) -> int | None:
@@ -60,26 +60,25 @@ def json_end(text: str, pos: int) -> int | None:
         value, end = _strict.raw_decode(text, pos)
     except (ValueError, RecursionError):
         return None
-    return end if _is_flat(value) else None
+    return end if _is_shallow(value) else None
 
 
 # `json` gives up where the interpreter's stack does, which hangs on who calls; nothing may hang on that.
 MAX_NESTING = 400
 
 
-def _is_flat(value: Any) -> bool:
-    level = [value]
+def _is_shallow(value: Any) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_NESTING):
+        if not level:
+            break
         level = [
             child
             for parent in level
-            if isinstance(parent, dict | list)
             for child in (parent.values() if isinstance(parent, dict) else parent)
             if isinstance(child, dict | list)
         ]
-        if not level:
-            return True
-    return False
+    return not level
 
 
 # ---------------------------------------------------------------------------------------------- schema
