@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
+import msgspec
+
 _JSON_BLANK = " \t\n\r"
 _NULL = "null"
 
@@ -39,19 +41,23 @@ _strict = json.JSONDecoder(
 _MISSING = object()
 
 
-def _decode(text: str) -> Any:
-    """The decoded value of strict JSON (numbers stand in as 0 and 0.5), or `_MISSING`."""
+# `json` gives up where the interpreter's stack does, which hangs on who calls; nothing may hang on that.
+MAX_NESTING = 400
+
+
+def _decode(text: str, nesting: int = MAX_NESTING) -> Any:
+    """The decoded value of strict JSON (numbers stand in as 0 and 0.5), or `_MISSING`; so for one nested deeper."""
     try:
-        return _strict.decode(text)
+        value = _strict.decode(text)
     except (ValueError, RecursionError):
         return _MISSING
+    return value if _is_shallow(value, nesting) else _MISSING
 
 
 def is_json_object(text: str) -> bool:
     """True if `text` is one strict JSON object: no duplicate keys, no NaN, no raw control characters, no nesting deeper
     than `MAX_NESTING`."""
-    value = _decode(text)
-    return isinstance(value, dict) and _is_shallow(value)
+    return isinstance(_decode(text), dict)
 
 
 def json_end(text: str, pos: int) -> int | None:
@@ -60,16 +66,12 @@ def json_end(text: str, pos: int) -> int | None:
         value, end = _strict.raw_decode(text, pos)
     except (ValueError, RecursionError):
         return None
-    return end if _is_shallow(value) else None
+    return end if _is_shallow(value, MAX_NESTING) else None
 
 
-# `json` gives up where the interpreter's stack does, which hangs on who calls; nothing may hang on that.
-MAX_NESTING = 400
-
-
-def _is_shallow(value: Any) -> bool:
+def _is_shallow(value: Any, nesting: int) -> bool:
     level = [value] if isinstance(value, dict | list) else []
-    for _ in range(MAX_NESTING):
+    for _ in range(nesting):
         if not level:
             break
         level = [
@@ -210,9 +212,15 @@ def _fits(value: Any, types: frozenset[str]) -> bool:
 JSON_TEXT = frozenset(_ALL_TYPES - {"string"})
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 def json_string(text: str) -> str:
-    """`text` as a JSON string, only what JSON requires escaped."""
-    return str(encode_basestring(text))
+    """`text` as a JSON string, only what JSON requires escaped, and lone surrogates, which UTF-8 cannot write."""
+    try:
+        return _encode(text).decode()
+    except UnicodeEncodeError:
+        return escape_surrogates(encode_basestring(text))
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -231,7 +239,7 @@ def value_json(raw: str, types: frozenset[str]) -> tuple[str, bool]:
     text = raw.strip(_JSON_BLANK)
     if "string" in types:
         return (_NULL, False) if "null" in types and raw == _NULL else (json_string(raw), False)
-    value = _decode(text)
+    value = _decode(text, MAX_NESTING - 1)  # it is to stand in an object
     if value is not _MISSING:
         fits = _fits(value, types) or isinstance(value, list | dict) or types is JSON_TEXT
         return (text, False) if fits else (json_string(raw), False)
@@ -239,7 +247,7 @@ def value_json(raw: str, types: frozenset[str]) -> tuple[str, bool]:
     if word is not None and ("null" if word == _NULL else "boolean") in types:
         return word, False  # Qwen3-Coder's and Qwen3.5's own templates write `True` and `None`
     if types & {"array", "object"} and (types is JSON_TEXT or text[:1] in ("{", "[")):
-        repaired = repair(text)
+        repaired = repair(text, MAX_NESTING - 1)
         if repaired is not None:
             return repaired, True
     return json_string(raw), types is JSON_TEXT
@@ -255,11 +263,11 @@ _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|U[0-9a-fA-F]{8}|.)|\"", re.DOTALL)
 
 
-def repair(text: str) -> str | None:
+def repair(text: str, nesting: int = MAX_NESTING) -> str | None:
     """`text` as strict JSON if only quotes, trailing commas, Python literals, raw control characters or repeated keys
     are wrong. Everything that was JSON is kept as it stood; of equal keys the last stands, as JSON readers have it.
 
-    None if more than that is wrong (a missing closer, say).
+    None if more than that is wrong (a missing closer, say), or it is nested deeper than `nesting`.
     """
     pieces: list[str] = []
     python = False
@@ -285,10 +293,10 @@ def repair(text: str) -> str | None:
             pieces[i] = _string(piece, python)
         elif piece in _PYTHON_WORDS:
             pieces[i] = _PYTHON_WORDS[piece]
-    if _decode("".join(pieces)) is _MISSING:
+    if _decode("".join(pieces), nesting) is _MISSING:
         _drop_repeated(pieces)
     made = "".join(pieces)
-    return None if _decode(made) is _MISSING else made
+    return None if _decode(made, nesting) is _MISSING else made
 
 
 def _string(literal: str, python: bool) -> str:
@@ -338,7 +346,7 @@ class ObjectWriter:
     """Builds the JSON object of a call from keys and raw values, in the order in which they come.
 
     `write` receives the JSON text as soon as it is certain: a value that can only be a string flows as it is read, any
-    other is written when it is closed. The pieces joined are the object.
+    other is written when it is closed. The pieces joined are a strict JSON object.
     """
 
     def __init__(self, write: Callable[[str], None], parameters: Mapping[str, Any] | None) -> None:
@@ -398,7 +406,8 @@ class JsonWriter:
     """Writes nested JSON in the order in which it comes; the punctuation is its own.
 
     `depth` counts the open containers; `wants_key` says that an object's key, or its end, is to come next. Of a key
-    that comes twice the first value stands (it may have been sent), and `repaired` is set.
+    that comes twice the first value stands (it may have been sent), and `repaired` is set. Once all is closed it is
+    strict JSON, if the values given were scalars of JSON and it was never `too_deep`.
     """
 
     def __init__(self, write: Callable[[str], object]) -> None:
@@ -409,6 +418,7 @@ class JsonWriter:
         self._skipping: int | None = None  # the depth at which a value is not written
         self.wants_key = False
         self.repaired = False
+        self.too_deep = False
 
     @property
     def depth(self) -> int:
@@ -419,6 +429,7 @@ class JsonWriter:
         self._put(self._before + bracket)
         self._open.append("}" if bracket == "{" else "]")
         self._keys.append(set())
+        self.too_deep |= self.depth > MAX_NESTING
         self._before = ""
         self.wants_key = bracket == "{"
 
@@ -431,8 +442,9 @@ class JsonWriter:
     def key(self, literal: str) -> None:
         """A key, as a JSON string."""
         self.wants_key = False
-        if literal not in self._keys[-1]:
-            self._keys[-1].add(literal)
+        name = _decode(literal) if "\\" in literal else literal[1:-1]
+        if name not in self._keys[-1]:
+            self._keys[-1].add(name)
             self._put(f"{self._before}{literal}: ")
         elif self._skipping is None:
             self.repaired = True

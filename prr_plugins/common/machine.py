@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prr_plugins.common.arguments import is_json_object, json_end, repair, tool_parameters
@@ -36,6 +36,7 @@ Policy = Literal["eager", "complete"]
 
 _TRIES = 8  # whole JSON that turned out to be none: behind that the text is read bit by bit
 _PACKED = 64  # strings that wait to be joined
+_MANY = 256  # ids; copying more costs as much as reading their text
 
 
 class Delta(NamedTuple):
@@ -111,7 +112,8 @@ class Source:
         self._part_ends: list[int] = []  # as far as `raw` needed them
         self._marks: list[tuple[SegmentKind, int]] = []  # where each segment begins
         self._kind: SegmentKind | None = None
-        self._object: str | None = None  # the strict JSON object that was just read in one go
+        # The strict JSON object that was just read in one go: where it begins, and its text.
+        self._object: tuple[int, str | None] = -1, None
         self._broken = 0  # how often that was tried in vain
         self._plain: Callable[[str], object] | None = None  # searches for what would end the text that is flowing
         self._calls = 0
@@ -229,8 +231,7 @@ class Source:
         what stops it is not consumed. Python's quotes count too: `repair` mends them.
         """
         self.sink = sink
-        if not marker and kind == "arguments" and len(self.buf) - self.pos > self.far and self._in_one_go():
-            self.sink = None
+        if not marker and kind == "arguments" and self._in_one_go():
             return True
         outside = _json_stop(stop)
         depth = 0
@@ -286,13 +287,19 @@ class Source:
         """`json` where all of it is there already and strict. Each failure reads on in vain, so only some are tried."""
         if self.buf[self.pos] not in '{["' or self._broken >= _TRIES:
             return False
+        if len(self.buf) - self.pos <= self.far and self.buf.find("}", self.pos) < 0:
+            return False  # the beginning of a stream
         end = json_end(self.buf, self.pos)
         if end is None:
             self._broken += 1
             return False
-        if self.buf[self.pos] == "{":
-            self._object = self.buf[self.pos : end]
+        whole = self.buf[self.pos : end]
+        if whole[0] == "{":
+            self._object = self.here, whole
+        sink, self.sink = self.sink, None
         self.take("arguments", end)
+        if sink is not None:
+            sink(whole)
         return True
 
     def take(self, kind: SegmentKind, end: int) -> None:
@@ -342,12 +349,21 @@ class Source:
         if call.index >= 0:
             self.out.append(Delta("arguments", json_text, call.index))
 
-    def close_call(self, call: Call, *, repaired: bool = False) -> None:
-        """The call is whole. Arguments that are not a strict JSON object are repaired, or the call is malformed."""
-        raw = self.raw(call.raw_from, self.here if call.raw_to is None else call.raw_to)
+    def close_call(self, call: Call, *, repaired: bool = False, made: bool = False) -> None:
+        """The call is whole. Arguments that are not a strict JSON object are repaired, or the call is malformed.
+
+        `made`: its arguments are what a writer of `arguments` made, and so are one.
+        """
+        raw_to = self.here if call.raw_to is None else call.raw_to
         arguments = "".join(call.pieces)
-        known, self._object = self._object, None
-        if arguments != known and not is_json_object(arguments):
+        start, known = self._object
+        self._object = -1, None
+        same = arguments == known
+        if same and (start, start + len(arguments)) == (call.raw_from, raw_to):
+            raw = arguments
+        else:
+            raw = self.raw(call.raw_from, raw_to)
+        if not (made or same or is_json_object(arguments)):
             mended = repair(arguments)
             if mended is None or not is_json_object(mended):
                 self.drop_call(call, "malformed")
@@ -551,6 +567,7 @@ class StreamParser:
         self._tokenizer = tokenizer
         self._source = Source(prompt_tail, tools, reasoning, tool_calls, stream_arguments)
         self._ids: list[int] = []
+        self._long: list[Sequence[int]] = []  # the ids before those, in long pieces that nobody copied
         self._finished = False
         self._result: ParsedCompletion | None = None
         self._grammar = self.format.grammar(self._source)
@@ -582,8 +599,14 @@ class StreamParser:
         return self._result
 
     def feed(self, text: str, ids: Sequence[int] = ()) -> list[Delta]:
-        """The next text (special tokens shown, stop token left out) and the ids that came with it."""
-        if ids:
+        """The next text (special tokens shown, stop token left out) and the ids that came with it.
+
+        Many `ids` at once are kept as they are until `result`: they must not change until then.
+        """
+        if len(ids) > _MANY:
+            self._long += self._ids, ids
+            self._ids = []
+        elif ids:
             self._ids.extend(ids)
         if not text:
             return []
@@ -611,11 +634,12 @@ class StreamParser:
     def _made(self) -> ParsedCompletion:
         source = self._source
         raw_text = source.whole()
+        ids = tuple(chain(*self._long, self._ids))
         segments = source.segments(len(raw_text))
         return ParsedCompletion(
             format=self.format.name,
             raw_text=raw_text,
-            raw_completion_ids=tuple(self._ids) if self._ids else None,
+            raw_completion_ids=ids or None,
             segments=segments,
             reasoning=_joined(raw_text, segments, "reasoning"),
             content=_joined(raw_text, segments, "content"),

@@ -7,7 +7,7 @@ longest marker has; a `Shape` decides a bounded look-ahead as soon as the text a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import regex
@@ -21,7 +21,7 @@ class Markers:
     of `spaced` belong to its match.
     """
 
-    __slots__ = ("_at_pivot", "_longer", "_pivot", "_reach", "find", "find_final", "literals", "spaced")
+    __slots__ = ("_longer", "_pivots", "_reach", "find", "find_final", "literals", "spaced")
 
     def __init__(self, *literals: str, spaced: Iterable[str] = ()) -> None:
         self.spaced = frozenset(spaced)
@@ -40,21 +40,29 @@ class Markers:
         self._longer = frozenset(a for a in self.literals if any(b != a and b.startswith(a) for b in self.literals))
         self.find = re.compile("|".join(begun + whole)).search
         self.find_final = re.compile("|".join(whole)).search
-        # A character that every literal has, how many characters of a match may stand before it, and what follows.
-        common = set.intersection(*map(set, self.literals)) - set(BLANKS)
-        reaches = {c: max(text.index(c) for text in self.literals) for c in common}
-        self._pivot = min(sorted(reaches), key=reaches.__getitem__, default="")
-        self._reach = reaches.get(self._pivot, 0) + (GAP if self.spaced else 0)
-        rests, rests_begun = _alternatives({text[text.index(self._pivot) :] for text in self.literals})
-        self._at_pivot = re.compile("|".join(rests_begun + rests)).match
+        # Each pivot with what is to stand around it, and how many characters of a match may stand before one.
+        pivots = _pivots(self.literals)
+        self._pivots = [(pivot, _around(pivot, literals)) for pivot, literals in pivots.items()]
+        before = max((text.index(pivot) for pivot, literals in pivots.items() for text in literals), default=0)
+        self._reach = before + (GAP if self.spaced else 0)
 
     def find_far(self, text: str, pos: int) -> re.Match[str] | None:
-        """`find`, quicker where much plain text comes first: one character is searched many times as fast as a set."""
-        if not self._pivot:
+        """`find`, quicker where much plain text comes first: a character is searched many times as fast as a set."""
+        first = -1
+        if len(self._pivots) == 1:
+            first = _find_pivot(text, pos, len(text), *self._pivots[0])
+        elif not self._pivots:
             return self.find(text, pos)
-        first = text.find(self._pivot, pos)
-        while first >= 0 and not self._at_pivot(text, first):
-            first = text.find(self._pivot, first + 1)
+        else:
+            # Window by window: no pivot is searched far behind the place where another one is found.
+            window, start = _WINDOW, pos
+            while first < 0 and start < len(text):
+                end = min(start + window, len(text))
+                for pivot, around in self._pivots:
+                    found = _find_pivot(text, start, end, pivot, around)
+                    if found >= 0:
+                        first = end = found
+                start, window = end, 2 * window
         return self.find(text, max(pos, (first if first >= 0 else len(text)) - self._reach))
 
     def is_partial(self, m: re.Match[str]) -> bool:
@@ -70,6 +78,47 @@ class Markers:
 
 BLANKS = " \t\r\n"
 GAP = 16  # blanks before a spaced marker that count as its frame
+
+
+_WINDOW = 1024  # characters
+_MOST_PIVOTS = 3  # more are no quicker than a set
+
+
+def _pivots(literals: Iterable[str]) -> dict[str, list[str]]:
+    """Few characters of which each literal has one, with the literals each stands for; none where that takes many."""
+    left = sorted(literals)
+    made: dict[str, list[str]] = {}
+    while left and len(made) < _MOST_PIVOTS:
+        # Rare in text are characters that are no letters; the nearer to the beginning, the less is looked at twice.
+        marks = {c for text in left for c in text if not (c.isalnum() or c.isspace())}
+        held = {c: [text for text in left if c in text] for c in marks}
+        if not held:
+            return {}
+        pivot = min(held, key=lambda c: (-len(held[c]), max(text.index(c) for text in held[c]), c))
+        made[pivot] = held[pivot]
+        left = [text for text in left if pivot not in text]
+    return {} if left else made
+
+
+def _around(pivot: str, literals: Iterable[str]) -> Callable[[str, int], re.Match[str] | None]:
+    """Matches at the `pivot` of one of `literals`, or of what may become one."""
+    rests: dict[str, set[str]] = {}
+    for text in literals:
+        at = text.index(pivot)
+        rests.setdefault(text[:at], set()).add(text[at:])
+    patterns = []
+    for before, behind in rests.items():
+        whole, begun = _alternatives(behind)
+        patterns.append(f"(?<={re.escape(before)})(?:{'|'.join(begun + whole)})" if before else "|".join(begun + whole))
+    return re.compile("|".join(patterns)).match
+
+
+def _find_pivot(text: str, start: int, end: int, pivot: str, around: Callable[[str, int], re.Match[str] | None]) -> int:
+    """The first `pivot` in `text[start:end]` with what is to stand around it, which may go beyond `end`; or -1."""
+    at = text.find(pivot, start, end)
+    while at >= 0 and not around(text, at):
+        at = text.find(pivot, at + 1, end)
+    return at
 
 
 def _alternatives(literals: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -267,6 +267,15 @@ def test_object_is_the_same_in_any_chunks(members: list[tuple[str, str, str]], d
             assert made[key] == raw
 
 
+@given(raw=text | st.text(st.characters(codec=None)))
+def test_a_string_is_escaped_as_json_has_it_and_can_be_sent(raw: str) -> None:
+    written = json_string(raw)
+    written.encode()
+    assert json.loads(written).encode("utf-16", "surrogatepass") == raw.encode("utf-16", "surrogatepass")
+    if not any("\ud800" <= c <= "\udfff" for c in raw):
+        assert written == json.dumps(raw, ensure_ascii=False)
+
+
 @given(raw=text, data=st.data())
 def test_escapes_do_not_depend_on_where_a_string_is_cut(raw: str, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(raw)))

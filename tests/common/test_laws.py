@@ -359,6 +359,29 @@ def test_how_deep_arguments_may_nest_hangs_on_no_split(format: str, before: str,
     ]
 
 
+@pytest.mark.parametrize("depth", [*range(MAX_NESTING - 3, MAX_NESTING + 3), 5_000])
+@pytest.mark.parametrize(
+    ("format", "before", "after"),
+    [
+        ("prr_qwen3", "<tool_call>\n<function=f>\n<parameter=a>\n", "\n</parameter>\n</function>\n</tool_call>"),
+        ("prr_glm", "<tool_call>f<arg_key>a</arg_key><arg_value>", "</arg_value></tool_call>"),
+        ("prr_gemma4", "<|tool_call>call:f{a:", "}<tool_call|>"),
+    ],
+)
+def test_values_nested_too_deep_are_no_json(format: str, before: str, after: str, depth: int) -> None:
+    """What is no JSON is kept as a string, where the format allows one."""
+    value = "[" * (depth - 1) + "]" * (depth - 1)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "array"}}}}}]
+    text = before + value + after
+    result = assert_all(format, text, [list(text)], tools=tools)
+    if depth <= MAX_NESTING:
+        assert [call.arguments for call in result.parsed_tool_calls] == ['{"a": ' + value + "}"]
+    elif format == "prr_gemma4":
+        assert [call.status for call in result.incomplete_calls] == ["malformed"]
+    else:
+        assert [call.arguments for call in result.parsed_tool_calls] == ['{"a": "' + value + '"}']
+
+
 @every_format
 @EFFORT
 @given(data=st.data())

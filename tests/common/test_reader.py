@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prr_plugins.common import reader
 from prr_plugins.common.machine import Source
 from prr_plugins.common.reader import Markers
 
@@ -16,12 +18,15 @@ _LITERALS = st.lists(st.text("<a|\n>", min_size=1, max_size=5), max_size=4)
 _SPACED = st.lists(st.text("<a|", min_size=1, max_size=4), max_size=3)
 
 
-@given(literals=_LITERALS, spaced=_SPACED, text=_TEXT, pos=st.integers(0, 40))
-def test_a_far_search_finds_what_a_near_one_finds(literals: list[str], spaced: list[str], text: str, pos: int) -> None:
+@given(literals=_LITERALS, spaced=_SPACED, text=_TEXT, pos=st.integers(0, 40), window=st.sampled_from([1, 3, 1024]))
+def test_a_far_search_finds_what_a_near_one_finds(
+    literals: list[str], spaced: list[str], text: str, pos: int, window: int
+) -> None:
     if not literals and not spaced:
         literals = ["<a"]
     markers = Markers(*literals, spaced=spaced)
-    near, far = markers.find(text, min(pos, len(text))), markers.find_far(text, min(pos, len(text)))
+    with patch.object(reader, "_WINDOW", window):
+        near, far = markers.find(text, min(pos, len(text))), markers.find_far(text, min(pos, len(text)))
     assert (near and near.span()) == (far and far.span())
     assert near is None or far is None or markers.is_partial(near) == markers.is_partial(far)
 

@@ -7,6 +7,7 @@ is lost as one call and hides none behind it, at the cost of one more reading of
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator, Iterator
 from re import Match
 
@@ -21,6 +22,7 @@ _ARGUMENTS = ("arguments", "parameters")
 _ABSENT = ("", "null", "None", '""')
 _KEY = Shape(r"""\s{0,64}+(?:"([^"\\\n]{1,64}+)"|'([^'\\\n]{1,64}+)')\s{0,64}+:""")
 _NAME = Shape(r"""(?:"((?:[^"\\\n]|\\.){1,256}+)"|'((?:[^'\\\n]|\\.){1,256}+)')""")
+_PLAIN_STRING = re.compile(r'"[^"\\]*+"').fullmatch
 _NEXT = Shape(r"\s{0,64}+([,}])")
 _SCALAR_END = Markers(",", "}", "]", "\n", "<", " ")
 _ANOTHER = Shape(r"""\s{0,64}+,?+\s{0,64}+(\{)\s{0,64}+["']""")
@@ -198,5 +200,7 @@ def _text(literal: str) -> str:
     """What a quoted string says; anything else as it is."""
     if literal[:1] not in ("'", '"'):
         return literal
+    if _PLAIN_STRING(literal):
+        return escape_surrogates(literal[1:-1])
     mended = repair(literal)
     return literal if mended is None else escape_surrogates(json.loads(mended))

@@ -242,7 +242,7 @@ class _Body:
     def close(self) -> None:
         """The call is whole."""
         s, call = self.s, self.call
-        repaired = "junk_in_call" in call.flags
+        repaired, made = "junk_in_call" in call.flags, False
         if self._unreadable:
             s.drop_call(call, "malformed")
             return
@@ -258,7 +258,8 @@ class _Body:
                 self._unwrap_not()
                 self._writer.close()
                 repaired |= self._writer.repaired
-        s.close_call(call, repaired=repaired)
+                made = True
+        s.close_call(call, repaired=repaired, made=made)
 
 
 _FORMAT = ThinkFormat(

@@ -61,7 +61,8 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
         call.flag("missing_closer")
     elif closing["junk"].strip(BLANKS):
         call.flag("junk_in_call")
-    s.close_call(call, repaired=arguments.repaired or bool({"junk_in_call", "unquoted"} & set(call.flags)))
+    repaired = arguments.repaired or bool({"junk_in_call", "unquoted"} & set(call.flags))
+    s.close_call(call, repaired=repaired, made=not arguments.too_deep)
     if closing is not False:
         s.take("markup", closing.end() if closing else len(s.buf))
     return True
@@ -78,6 +79,10 @@ class _Object:
     @property
     def repaired(self) -> bool:
         return self._out.repaired
+
+    @property
+    def too_deep(self) -> bool:
+        return self._out.too_deep
 
     def read(self, brace: str) -> Generator[None, None, bool]:
         """From the opening brace to its closer; False before anything that cannot stand there."""

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Generator, Iterator
 from re import Match
 
-from prr_plugins.common.arguments import JSON_TEXT, JsonWriter, escape_surrogates, json_string, value_json
+from prr_plugins.common.arguments import JSON_TEXT, JsonWriter, json_string, value_json
 from prr_plugins.common.completion import IncompleteStatus
 from prr_plugins.common.formats import Format
 from prr_plugins.common.formats._json_call import JsonCall
@@ -362,7 +362,7 @@ def _unescape(m: Match[str]) -> str:
     if m["u"]:
         return m.group()
     if code := int(m["o"], 8) if m["o"] else int(m["U"], 16) if m["U"] else 0:
-        return escape_surrogates(json_string(chr(code))[1:-1]) if code < 0x110000 else "\\" + m.group()
+        return json_string(chr(code))[1:-1] if code < 0x110000 else "\\" + m.group()
     if m["o"]:
         return "\\u0000"
     c = m["c"]
