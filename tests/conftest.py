@@ -6,7 +6,6 @@ The servers are those of the engine that is installed here; the room of the othe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,9 @@ from hypothesis import HealthCheck, settings
 from transformers import AutoTokenizer
 
 from prr_testing.models import model_dir
-from prr_testing.server import Engine, Server, serve, serve_sglang
+from prr_testing.server import ENGINE, Server, serve, serve_sglang
 from prr_testing.tokens import Vocabulary
 
-ENGINE: Engine = "vllm" if any(found.name == "vllm" for found in distributions()) else "sglang"
 # Examples are not timed: another process may be in the way.
 settings.register_profile("prr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("prr")

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,8 @@ BLOCK_SIZE = 32  # tokens of a KV cache block of vLLM; on CPU a multiple of 32
 PAGE_SIZE = 16  # the same for SGLang; any number
 
 Engine = Literal["vllm", "sglang"]
+# The engine that is installed here: each has an environment of its own.
+ENGINE: Engine = "vllm" if any(found.name == "vllm" for found in distributions()) else "sglang"
 
 _ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -245,7 +248,7 @@ def serve_sglang(
     """
     name = model.name
     options = ["--model-path", str(model), "--served-model-name", name, "--load-format", "dummy", "--device", "cpu"]
-    options += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"]
+    options += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch"]
     options += ["--disable-overlap-schedule", "--cuda-graph-backend-decode", "disabled"]
     options += ["--cuda-graph-backend-prefill", "disabled", "--skip-server-warmup", "--sleep-on-idle"]
     options += ["--context-length", str(max_model_len), "--max-running-requests", str(max_num_seqs)]

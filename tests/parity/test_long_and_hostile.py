@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,11 @@ import httpx
 import openai
 import pytest
 
-from prr_testing.server import Engine, serve_engine
+from prr_testing.server import ENGINE, serve_engine
 from prr_testing.talk import Answer, Message, Talk
 
 pytestmark = pytest.mark.server
 
-ENGINE: Engine = "vllm" if any(found.name == "vllm" for found in distributions()) else "sglang"
 WINDOW, ANSWER = 1536, 96
 ROOM = WINDOW - ANSWER
 PARSERS: dict[str, Any] = {"tool_parser": "prr_qwen3", "reasoning_parser": "prr_qwen3"}
