@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -431,22 +431,30 @@ def claim(request: Any, parser: LosslessParser, ids: Sequence[int]) -> str:
 # ---------------------------------------------------------------------------------------- wrappers (see hooks.HOOKS)
 
 
-def wrap_create_chat_completion(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where a request comes in: the only place that sees its headers."""
+def enters(
+    original: Callable[..., Any], begin: Callable[[Any, Runtime, Any, Any], object]
+) -> Callable[..., Awaitable[Any]]:
+    """The method of a serving object where requests come in, which alone sees their headers: our fields are checked
+    there, and `begin` is given the serving object, its runtime, the request and the raw request."""
 
     @functools.wraps(original)
-    async def create_chat_completion(self: Any, request: ChatCompletionRequest, raw_request: Any = None) -> Any:
+    async def enter(self: Any, request: Any, raw_request: Any = None) -> Any:
         runtime = runtime_of(self)
         if runtime is not None:
             if wrong := request_fields.mistake(request.model_extra or {}):
                 return self.create_error_response(wrong[1], param=wrong[0])
             try:
-                follow(self, runtime, request, raw_request)
+                begin(self, runtime, request, raw_request)
             except Exception as e:
                 runtime.capture_failed(e)
         return await original(self, request, raw_request)
 
-    return create_chat_completion
+    return enter
+
+
+def wrap_create_chat_completion(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a chat completion comes in."""
+    return enters(original, follow)
 
 
 def runtime_of(serving: Any) -> Runtime | None:

@@ -20,12 +20,11 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prr_plugins.common import request_fields
 from prr_plugins.common.bridge import Message
 from prr_plugins.common.splice import Plan
 from prr_plugins.vllm.parser import LosslessParser
 from prr_plugins.vllm.runtime import Runtime
-from prr_plugins.vllm.serving import CONVERTED, Choice, Preview, Turn, follow, materialise, runtime_of, spliced
+from prr_plugins.vllm.serving import CONVERTED, Choice, Preview, Turn, enters, follow, materialise, runtime_of, spliced
 
 if TYPE_CHECKING:
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest, ResponsesResponse
@@ -88,17 +87,7 @@ def _histories(renderer: Any) -> OrderedDict[str, list[Message]]:
 
 def wrap_create_responses(original: Callable[..., Any]) -> Callable[..., Any]:
     """Where a request comes in."""
-
-    @functools.wraps(original)
-    async def create_responses(self: Any, request: ResponsesRequest, raw_request: Any = None) -> Any:
-        runtime = runtime_of(self)
-        if runtime is not None:
-            if wrong := request_fields.mistake(request.model_extra or {}):
-                return self.create_error_response(wrong[1], param=wrong[0])
-            _follow(self, runtime, request, raw_request)
-        return await original(self, request, raw_request)
-
-    return create_responses
+    return enters(original, follow)
 
 
 def wrap_render_responses(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -328,16 +317,10 @@ class _Batch:
 def wrap_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     """Where a batch comes in."""
 
-    @functools.wraps(original)
-    async def create_batch_chat_completion(self: Any, request: Any, raw_request: Any = None) -> Any:
-        runtime = runtime_of(self)
-        if runtime is not None:
-            if wrong := request_fields.mistake(request.model_extra or {}):
-                return self.create_error_response(wrong[1], param=wrong[0])
-            request.__dict__[_BATCH] = _Batch(lambda single: _follow(self, runtime, single, raw_request))
-        return await original(self, request, raw_request)
+    def begin(serving: Any, runtime: Runtime, request: Any, raw_request: Any) -> None:
+        request.__dict__[_BATCH] = _Batch(lambda single: _follow(serving, runtime, single, raw_request))
 
-    return create_batch_chat_completion
+    return enters(original, begin)
 
 
 def wrap_to_single_request(original: Callable[..., Any]) -> Callable[..., Any]:
