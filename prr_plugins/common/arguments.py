@@ -342,6 +342,11 @@ def _drop_repeated(pieces: list[str]) -> None:
                 begins.pop()
 
 
+def _name(literal: str) -> Any:
+    """What a key says, however it is escaped: two that say the same are one key."""
+    return _decode(literal) if "\\" in literal else literal[1:-1]
+
+
 class ObjectWriter:
     """Builds the JSON object of a call from keys and raw values, in the order in which they come.
 
@@ -364,12 +369,14 @@ class ObjectWriter:
         self._types = parameter_types(self._parameters, key) if types is None else types
         self._raw = []
         self._flows = False
-        self._skip = key in self._keys  # JSON has one value a key: the first stands (it may have been sent already)
+        literal = json_string(key)
+        name = _name(literal)
+        self._skip = name in self._keys  # JSON has one value a key: the first stands (it may have been sent already)
         if self._skip:
             self.repaired = True
             return
-        self._write(("{" if not self._keys else ", ") + json_string(key) + ": ")
-        self._keys.add(key)
+        self._write(f"{', ' if self._keys else '{'}{literal}: ")
+        self._keys.add(name)
 
     def feed(self, text: str) -> None:
         """The next characters of the open value."""
@@ -442,7 +449,7 @@ class JsonWriter:
     def key(self, literal: str) -> None:
         """A key, as a JSON string."""
         self.wants_key = False
-        name = _decode(literal) if "\\" in literal else literal[1:-1]
+        name = _name(literal)
         if name not in self._keys[-1]:
             self._keys[-1].add(name)
             self._put(f"{self._before}{literal}: ")

@@ -226,9 +226,9 @@ class Source:
     ) -> Generator[None, None, bool]:
         """Consume one JSON object, array or string as `kind`; brackets inside strings do not count.
 
-        The text must stand at its first character. False if it does not end: the text is over, or a character of `stop`
-        stands outside a string (such as the `<` of a marker, which no JSON has there), or `marker` stands in a string;
-        what stops it is not consumed. Python's quotes count too: `repair` mends them.
+        The text must stand at its first character, or be over. False if it does not end: the text is over, or a
+        character of `stop` stands outside a string (such as the `<` of a marker, which no JSON has there), or `marker`
+        stands in a string; what stops it is not consumed. Python's quotes count too: `repair` mends them.
         """
         self.sink = sink
         if not marker and kind == "arguments" and self._in_one_go():
@@ -270,7 +270,7 @@ class Source:
                     break  # the escaped character has not come yet
                 elif buf.startswith(marker, i):
                     ended = False
-                elif marker.startswith(buf[i:]) and not self.eof:
+                elif n - i < len(marker) and marker.startswith(buf[i:]) and not self.eof:
                     break
                 else:
                     i += 1
@@ -285,7 +285,7 @@ class Source:
 
     def _in_one_go(self) -> bool:
         """`json` where all of it is there already and strict. Each failure reads on in vain, so only some are tried."""
-        if self.buf[self.pos] not in '{["' or self._broken >= _TRIES:
+        if self._broken >= _TRIES or not self.buf.startswith(("{", "[", '"'), self.pos):
             return False
         if len(self.buf) - self.pos <= self.far and self.buf.find("}", self.pos) < 0:
             return False  # the beginning of a stream
@@ -606,7 +606,7 @@ class StreamParser:
         if len(ids) > _MANY:
             self._long += self._ids, ids
             self._ids = []
-        elif ids:
+        else:
             self._ids.extend(ids)
         if not text:
             return []

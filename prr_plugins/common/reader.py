@@ -80,7 +80,7 @@ BLANKS = " \t\r\n"
 GAP = 16  # blanks before a spaced marker that count as its frame
 
 
-_WINDOW = 1024  # characters
+_WINDOW = 64  # characters; they double from one window to the next
 _MOST_PIVOTS = 3  # more are no quicker than a set
 
 

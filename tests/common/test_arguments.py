@@ -267,6 +267,18 @@ def test_object_is_the_same_in_any_chunks(members: list[tuple[str, str, str]], d
             assert made[key] == raw
 
 
+def test_keys_that_say_the_same_are_one_key() -> None:
+    pieces: list[str] = []
+    writer = ObjectWriter(pieces.append, None)
+    for key in ("\ud83d\ude00", "\U0001f600"):  # half a pair behind the other, and the character
+        writer.begin(key)
+        writer.feed(key)
+        writer.end()
+    writer.close()
+    assert is_json_object("".join(pieces))
+    assert writer.repaired
+
+
 @given(raw=text | st.text(st.characters(codec=None)))
 def test_a_string_is_escaped_as_json_has_it_and_can_be_sent(raw: str) -> None:
     written = json_string(raw)

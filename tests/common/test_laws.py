@@ -248,19 +248,32 @@ def test_200_000_unclosed_openers(format: str) -> None:
 
 
 def a_call(format: str) -> tuple[Completion, int, int]:
-    """A real completion with one closed call, and where its markup begins and ends."""
+    """A real completion with one closed call that has arguments, and where its markup begins and ends."""
     for completion in completions_of(format):
         options = {"tools": completion.tools, "prompt_tail": completion.tail}
         result, _ = run(format, [completion.text], finish_reason=completion.finish_reason, **options)
         if (
             len(result.parsed_tool_calls) == 1
             and not result.incomplete_calls
-            and "name" in {s.kind for s in result.segments}
+            and {"name", "arguments"} <= {s.kind for s in result.segments}
         ):
             (name,) = (i for i, s in enumerate(result.segments) if s.kind == "name")
             if name:
                 return completion, result.segments[name - 1].start, len(completion.text)
     pytest.skip("the corpus has no completion with one call in this format")
+
+
+@every_format
+@pytest.mark.parametrize("filler", ["<b", '\\"', "{["])
+def test_a_long_run_inside_a_call_costs_linear_time(format: str, filler: str) -> None:
+    """An argument that goes on and on, in one piece; also where the call may be a draft in reasoning."""
+    completion, start, _ = a_call(format)
+    options = {"tools": completion.tools, "prompt_tail": completion.tail}
+    whole, _ = run(format, [completion.text], **options)
+    ends = next(s.end for s in whole.segments if s.kind == "arguments")
+    call = completion.text[start:ends].rstrip("\"'}]>)|<, \n\t")[:-1]  # up to within the last value
+    for tail in sorted({completion.tail, get_format(format).reasoning_start or ""}):
+        assert_linear(lambda n, tail=tail: parse(format, call + filler * n, prompt_tail=tail), 20_000)
 
 
 @every_format
@@ -392,3 +405,16 @@ def test_a_text_may_end_in_any_literal(format: str, data: st.DataObject) -> None
     text = whole[: data.draw(st.integers(0, len(whole)))] + data.draw(st.sampled_from(literals(format)))
     options = {"finish_reason": data.draw(FINISH), "tools": data.draw(st.sampled_from([None, TOOLS]))}
     assert_all(format, text, [list(text)], prompt_tail=tail, **options)
+
+
+@every_format
+def test_a_completion_may_be_cut_anywhere(format: str) -> None:
+    texts = {(c.text[:2_000], c.tail) for c in completions_of(format)}
+    if format == "prr_kimi_k3":
+        texts.add((K3_CALL.replace("{}", '{"a": 1}'), ""))
+    for text, tail in texts:
+        for end in range(len(text)):
+            for reason in ("stop", "length"):
+                result = parse(format, text[:end], prompt_tail=tail, finish_reason=reason)
+                assert_tiles(result, text[:end])
+                assert_slices(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import given
@@ -53,6 +54,25 @@ def test_a_search_ends_with_the_text(literals: list[str], spaced: list[str], tex
         passed += 1
     assert source.pos == len(text)
     assert passed <= len(text)
+
+
+@given(literals=_LITERALS, text=_TEXT, data=st.data())
+def test_a_far_search_looks_little_further_than_it_finds(literals: list[str], text: str, data: st.DataObject) -> None:
+    """However often one of the characters that it looks for stands there."""
+    markers = Markers(*(literals or ["<a"]))
+    text += "".join(data.draw(st.lists(st.sampled_from(["<", "|", ">"]), max_size=1))) * 5_000
+    searched: list[int] = []
+
+    def counting(text: str, start: int, end: int, pivot: str, around: Any) -> int:
+        found = find_pivot(text, start, end, pivot, around)
+        searched.append((found if found >= 0 else end) - start)
+        return found
+
+    find_pivot = reader._find_pivot
+    with patch.object(reader, "_find_pivot", counting):
+        found = markers.find_far(text, 0)
+    distance = found.start() if found else len(text)
+    assert sum(searched) <= len(markers._pivots) * (2 * distance + markers._reach + reader._WINDOW)
 
 
 def _run_out(waiting: Generator[None, None, str | None]) -> str | None:
