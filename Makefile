@@ -3,8 +3,7 @@
 # make seed-models  the five seed models of docs/models.md on real servers, with more settings than in `make test`
 # make lint    ruff and mypy
 # make matrix  what stock vLLM, stock SGLang and ours keep of a turn: out/matrix.html (MODEL=NAME)
-# make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N); PART=parsers: see
-#              bench-parsers; PART=all: both
+# make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N; PART=parsers: the next)
 # make bench-parsers  CPU time per token of every parser, ours and the engines' (FAMILY=NAME, REPEATS=N)
 # make conformance    every parser on every fixture of the corpus, and the round trip (FAMILY=NAME)
 # make newest  the newest release of each engine (NEWEST=vllm: of one) at parser level: hooks found, tests passed

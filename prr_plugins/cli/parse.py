@@ -130,11 +130,15 @@ def _show(result: ParsedCompletion) -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
-    coloured = Text()
-    for s in result.segments:
-        coloured.append(visible(result.raw_text[s.start : s.end]), _STYLE[s.kind])
-    console.print(coloured)
-    console.print(Text.assemble(*((f" {kind} ", f"{style} reverse") for kind, style in _STYLE.items())))
+    pieces = [(visible(result.raw_text[s.start : s.end]), s.kind) for s in result.segments]
+    if console.color_system is None:  # nothing would tell them apart
+        segments = Table("segment", "text")
+        for text, kind in pieces:
+            segments.add_row(kind, Text(text))
+        console.print(segments)
+    else:
+        console.print(Text.assemble(*((text, _STYLE[kind]) for text, kind in pieces)))
+        console.print(Text.assemble(*((f" {kind} ", f"{style} reverse") for kind, style in _STYLE.items())))
     if result.parsed_tool_calls or result.incomplete_calls:
         table = Table("call", "id", "arguments", "status")
         for call in result.parsed_tool_calls:

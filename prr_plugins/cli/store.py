@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,9 +29,9 @@ def stats(as_json: Annotated[bool, _JSON] = False) -> None:
 
     Exit 0: done; 1: the store cannot be reached; 2: wrong settings.
     """
+    settings = _settings()
     from prr_plugins.common import redis_store
 
-    settings = _settings()
     found = _on_server(settings, lambda client: redis_store.stats(client, settings.store_prefix))
     answer = {"turns": found.turns, "keys": found.keys, "bytes": found.bytes, "tenants": len(found.tenants)}
     if as_json:
@@ -53,11 +54,11 @@ def purge(
 
     Exit 0: done, also where there was nothing; 1: the store cannot be reached; 2: wrong settings or options.
     """
-    from prr_plugins.common import redis_store
-
     if [tenant is not None, no_tenant, every].count(True) != 1:
         fail("say what to delete: one of --tenant NAME, --no-tenant and --all")
     settings = _settings()
+    from prr_plugins.common import redis_store
+
     prefix = settings.store_prefix
 
     def work(client: redis.Redis) -> int:
@@ -80,6 +81,8 @@ def _settings() -> Settings:
         fail(str(error))
     if settings.store_url is None:
         fail("PRR_STORE_URL is not set: there is no shared store (turns in a server's memory go with the server)")
+    if importlib.util.find_spec("redis") is None:
+        fail("redis is not installed; run: pip install 'prr-plugins[redis]'")
     return settings
 
 

@@ -32,6 +32,14 @@ def read_settings() -> Settings:
         raise StartupError(e) from None
 
 
+def nothing_chosen(model: str | None) -> Finding:
+    """What a diagnosis says where the flags choose none of our parsers."""
+    said = "no prr_* parser is chosen: requests pass as without the plugin"
+    if model is None:
+        return Finding("flags", "ok", said)
+    return Finding("flags", "warning", f"{said}, and nothing of {model!r} was checked")
+
+
 def settings_findings() -> Iterator[Finding]:
     """What a diagnosis says of them, the shared store that they name included."""
     try:

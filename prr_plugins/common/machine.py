@@ -548,6 +548,7 @@ class StreamParser:
 
     Raises:
         UnknownFormat: `format` names no format.
+        ValueError: `stream_arguments` is neither.
     """
 
     def __init__(
@@ -563,6 +564,8 @@ class StreamParser:
     ) -> None:
         from prr_plugins.common.formats import get_format
 
+        if stream_arguments not in ("eager", "complete"):
+            raise ValueError(f"stream_arguments is {stream_arguments!r}; accepted are 'eager' and 'complete'")
         self.format = get_format(format) if isinstance(format, str) else format
         self._tokenizer = tokenizer
         self._source = Source(prompt_tail, tools, reasoning, tool_calls, stream_arguments)
@@ -619,7 +622,10 @@ class StreamParser:
         return deltas
 
     def finish(self, finish_reason: str = "stop") -> list[Delta]:
-        """The completion is over, for OpenAI's `finish_reason` (`length`: it was cut). Flushes what was held back."""
+        """The completion is over, for OpenAI's `finish_reason` (`length`: it was cut). Flushes what was held back.
+
+        Nothing may be fed behind it.
+        """
         source = self._source
         if self._finished:
             return []

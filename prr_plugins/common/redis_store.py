@@ -438,9 +438,10 @@ class Stats:
 
 
 def stats(client: redis.Redis, prefix: str) -> Stats:
-    """Looks at every key once."""
+    """Looks at every key once. What a purge leaves behind, that it has been, holds nothing and does not count."""
     result = Stats()
-    for keys in _ours(client, prefix):
+    for found in _ours(client, prefix):
+        keys = [(name, tag) for name, tag in found if name != tenant_base(prefix, tag) + b"e"]
         pipeline = client.pipeline(transaction=False)
         for name, _ in keys:
             pipeline.memory_usage(name)

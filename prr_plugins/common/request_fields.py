@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 from prr_plugins.common.settings import StreamArguments
 from prr_plugins.common.switch import MODES
 
-REPORT = "prr"  # any true value: say what happened to the prompt
+REPORT = "prr"  # true: say what happened to the prompt
 SPLICE = "prr_splice"
 STREAM_ARGUMENTS = "prr_stream_arguments"
 NAMES = (REPORT, SPLICE, STREAM_ARGUMENTS)
@@ -21,6 +21,8 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {SPLICE: MODES, STREAM_ARGUMENTS: get_ar
 
 def mistake(fields: Mapping[str, Any]) -> tuple[str, str] | None:
     """The first field whose value is not accepted, and what to tell the client (HTTP 400). None: all are well."""
+    if not isinstance(fields.get(REPORT, False), bool | None):
+        return REPORT, f"`{REPORT}` must be true or false"
     for name, accepted in _ACCEPTED.items():
         value = fields.get(name)
         if value is not None and value not in accepted:

@@ -12,6 +12,7 @@ from prr_plugins.common.checks import (
     StartupError,
     check_markers,
     check_template,
+    nothing_chosen,
     settings_findings,
     tokenizer_render,
     unreadable_tokenizer,
@@ -55,6 +56,7 @@ def examine(
     try:
         fmt = startup.chosen_format(tool_parser, reasoning_parser)
         if fmt is None:
+            yield nothing_chosen(model)
             return
         yield Finding("flags", "ok", f"format {fmt.name}")
         if model is None:

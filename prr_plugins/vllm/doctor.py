@@ -12,11 +12,13 @@ from prr_plugins.common.checks import (
     StartupError,
     check_markers,
     check_template,
+    nothing_chosen,
     settings_findings,
     tokenizer_render,
     unreadable_tokenizer,
 )
 from prr_plugins.common.finding import Finding
+from prr_plugins.common.formats import FORMATS
 from prr_plugins.vllm import hooks, startup
 
 
@@ -41,6 +43,7 @@ def examine(
             yield Finding(f"hook {state.hook.name}", "ok", f"{kind}: {state.hook.target}")
         else:
             yield Finding(f"hook {state.hook.name}", "warning", f"{kind}: {state.problem}; off: {state.hook.loses}")
+    yield Finding("names", "ok", ", ".join(FORMATS))
     yield from settings_findings()
     chosen = startup.Chosen(tool_parser, reasoning_parser, auto_tools=True)
     for line in chosen.warnings():
@@ -50,6 +53,7 @@ def examine(
     try:
         fmt = chosen.format()
         if fmt is None:
+            yield nothing_chosen(model)
             return
         yield Finding("flags", "ok", f"format {fmt.name}")
         if model is None:

@@ -222,6 +222,16 @@ def test_the_url_of_the_store(command: tuple[str, ...], url: str, says: str, mon
     refused("store", *command, says=says)
 
 
+@pytest.mark.parametrize("command", [("stats",), ("purge", "--all")])
+def test_a_store_without_the_package_for_it(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PRR_STORE_URL", raising=False)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.delitem(sys.modules, "prr_plugins.common.redis_store", raising=False)
+    refused("store", *command, says="PRR_STORE_URL is not set")
+    monkeypatch.setenv("PRR_STORE_URL", "redis://h")
+    refused("store", *command, says="pip install 'prr-plugins[redis]'")
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -298,15 +308,16 @@ FOREIGN = (
 
 
 def test_keys_of_others_under_the_prefix_are_neither_counted_nor_deleted() -> None:
-    from prr_plugins.common.redis_store import purge_all, stats, tenant_base
+    from prr_plugins.common.redis_store import Stats, purge_all, stats, tenant_base
 
     base = tenant_base("prr", b"12345678")
     ours = [base + b"e", base + b"t:1", base + b"t:2\n", base + b"k:1", base + b"l:1"]
     client: Any = _Keys(*FOREIGN, *ours)
     found = stats(client, "prr")
-    assert (found.turns, found.keys, found.bytes, found.tenants) == (2, 5, 5, {b"12345678".hex()})
+    assert (found.turns, found.keys, found.bytes, found.tenants) == (2, 4, 4, {b"12345678".hex()})
     assert purge_all(client, "prr") == 2
     assert client.names == {*FOREIGN, base + b"e"}
+    assert stats(client, "prr") == Stats()  # that there was a purge is kept, and no turn
 
 
 def test_an_engine_that_does_not_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

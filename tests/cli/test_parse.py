@@ -60,6 +60,8 @@ def test_for_a_person(tools: str) -> None:
     assert out.exit_code == 0
     assert "put" in out.stdout
     assert "[/" not in out.stdout  # the model's text is never taken for console markup
+    for kind in ("reasoning", "content", "markup", "name", "arguments"):  # no colours here: named
+        assert f"│ {kind} " in out.stdout
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,12 @@ def test_refusals_are_documented() -> None:
     assert given <= documented
 
 
+def test_the_parsing_runs() -> None:
+    """The code of docs/parsing.md, which asserts what it says."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "parsing.md").read_text(), re.S)
+    exec(compile(code, "parsing.md", "exec"), {})
+
+
 def test_the_rollout_runs(real: Callable[[str], Any]) -> None:
     """The code of docs/rollouts.md, with a sampler and tools of ours."""
     text = (ROOT / "docs" / "rollouts.md").read_text()

@@ -418,3 +418,8 @@ def test_a_completion_may_be_cut_anywhere(format: str) -> None:
                 result = parse(format, text[:end], prompt_tail=tail, finish_reason=reason)
                 assert_tiles(result, text[:end])
                 assert_slices(result)
+
+
+def test_a_policy_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="'lazy'; accepted are 'eager' and 'complete'"):
+        StreamParser("prr_hermes", stream_arguments="lazy")  # type: ignore[arg-type]

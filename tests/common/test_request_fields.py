@@ -14,7 +14,8 @@ from prr_plugins.common.request_fields import mistake, stream_arguments
     [
         {},
         {"prr": True, "prr_splice": "observe", "prr_stream_arguments": "complete", "temperature": "x"},
-        {"prr_splice": None, "prr_stream_arguments": None},
+        {"prr": False, "prr_splice": None, "prr_stream_arguments": None},
+        {"prr": None},
     ],
 )
 def test_what_is_accepted(fields: dict[str, Any]) -> None:
@@ -27,6 +28,11 @@ def test_what_is_accepted(fields: dict[str, Any]) -> None:
 )
 def test_a_mistake_names_the_field_and_what_it_accepts(name: str, accepted: str, value: object) -> None:
     assert mistake({name: value}) == (name, f"`{name}` must be one of {accepted}")
+
+
+@pytest.mark.parametrize("value", ["", "true", "maybe", 1, 0, [], [1], {"a": 1}])
+def test_whether_to_report_is_yes_or_no(value: object) -> None:
+    assert mistake({"prr": value}) == ("prr", "`prr` must be true or false")
 
 
 def test_the_request_decides_and_else_the_server() -> None:

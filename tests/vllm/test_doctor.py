@@ -40,6 +40,15 @@ def test_all_well() -> None:
     assert {"tokenizer", "template", "plugin", "settings"} <= {f["check"] for f in report["findings"]}
 
 
+def test_no_parser_of_ours_is_said() -> None:
+    code, report = doctor("/no/such/model", "--tool-call-parser", "qwen3_xml")
+    assert code == 1
+    assert "nothing of '/no/such/model' was checked" in report["findings"][-1]["detail"]
+    code, report = doctor()
+    assert code == 0
+    assert "no prr_* parser is chosen" in report["findings"][-1]["detail"]
+
+
 def test_the_rust_front_end_is_a_warning() -> None:
     code, report = doctor(VLLM_USE_RUST_FRONTEND="1")
     assert code == 1
