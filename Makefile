@@ -1,16 +1,18 @@
-# make demo    the whole thread on a real server, stock parsers against ours (SESSION=FILE, SEED=N, BLOCK=N)
-# make test    every test
-# make seed-models  the five seed models of docs/models.md on real servers, with more settings than in `make test`
-# make lint    ruff and mypy
-# make matrix  what stock vLLM, stock SGLang and ours keep of a turn: out/matrix.html (MODEL=NAME)
-# make bench   the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N; PART=parsers: the next)
-# make bench-parsers  CPU time per token of every parser, ours and the engines' (FAMILY=NAME, REPEATS=N)
-# make conformance    every parser on every fixture of the corpus, and the round trip (FAMILY=NAME)
-# make newest  the newest release of each engine (NEWEST=vllm: of one) at parser level: hooks found, tests passed
-# make templates   the bridge against every chat template of a corpus of 786 (ONLY=PART_OF_NAME)
-# make splice-cost what a splice costs over the length of the history: ours, full render and encode, `renderers`
-# make soak    64 clients on a server whose shared store fails in every way (REQUESTS=N, FAULT=NAME; needs redis-server)
-# make fuzz    the laws of parsing under a coverage-guided fuzzer (FUZZ_RUNS=N, FUZZ_JOBS=N)
+# make setup         an engine's environment, made once
+# make demo          the whole thread on a real server, stock parsers against ours (SESSION=FILE, SEED=N, BLOCK=N)
+# make test          every test (PYTEST_ARGS="tests/common")
+# make seed-models   the five seed models of docs/models.md on real servers, with more settings than in `make test`
+# make lint          ruff and mypy; `make format` mends what ruff can
+# make matrix        what stock vLLM, stock SGLang and ours keep of a turn: out/matrix.html (MODEL=NAME)
+# make bench         the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N); PART=all: the next too
+# make bench-parsers CPU time per token of every parser, ours and the engines' (FAMILY=NAME, REPEATS=N); also PART=parsers
+# make conformance   every parser on every fixture of the corpus, and the round trip (FAMILY=NAME)
+# make newest        the newest release of each engine (NEWEST=vllm: of one) at parser level: hooks found, tests passed
+# make templates     the bridge against every chat template of a corpus of 786 (ONLY=PART_OF_NAME)
+# make splice-cost   what a splice costs over the length of the history: ours, full render and encode, `renderers`
+# make soak          64 clients on a server whose shared store fails in every way (REQUESTS=N, FAULT=NAME; needs redis-server)
+# make fuzz          the laws of parsing under a coverage-guided fuzzer (FUZZ_RUNS=N, FUZZ_JOBS=N)
+# make X ENGINE=sglang: any of them on SGLang instead of vLLM
 #
 # All of them take ENGINE=vllm (default) or ENGINE=sglang, and first bring its environment up to date: the engine in
 # $(PRR_CACHE) (shared by checkouts; default .cache/), the models' tokenizers beside it, and the checkout's own overlay in
