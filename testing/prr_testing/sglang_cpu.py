@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import importlib.machinery
 import importlib.util
+import logging
 import os
 import runpy
 import sys
@@ -139,5 +140,6 @@ def install() -> None:
 install()
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)  # SGLang loads plugins, and says so, before it sets its own logging up
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__")
