@@ -14,7 +14,7 @@
 # make fuzz          the laws of parsing under a coverage-guided fuzzer (FUZZ_RUNS=N, FUZZ_JOBS=N)
 # make X ENGINE=sglang: any of them on SGLang instead of vLLM
 #
-# All of them take ENGINE=vllm (default) or ENGINE=sglang, and first bring its environment up to date: the engine in
+# All of them first bring the environment of their engine up to date: the engine in
 # $(PRR_CACHE) (shared by checkouts; default .cache/), the models' tokenizers beside it, and the checkout's own overlay in
 # .venv/$(ENGINE). See tools/setup_engine.py.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -32,14 +32,6 @@ def read_settings() -> Settings:
         raise StartupError(e) from None
 
 
-def nothing_chosen(model: str | None) -> Finding:
-    """What a diagnosis says where the flags choose none of our parsers."""
-    said = "no prr_* parser is chosen: requests pass as without the plugin"
-    if model is None:
-        return Finding("flags", "ok", said)
-    return Finding("flags", "warning", f"{said}, and nothing of {model!r} was checked")
-
-
 def settings_findings() -> Iterator[Finding]:
     """What a diagnosis says of them, the shared store that they name included."""
     try:
@@ -57,13 +49,40 @@ def settings_findings() -> Iterator[Finding]:
         yield redis_store.examine(settings)
 
 
-def unreadable_tokenizer(model: str, error: Exception) -> Finding:
-    """What a diagnosis says where an engine's own loader cannot read a model's tokenizer. The first line of its words.
+def model_findings(
+    fmt: Format | None, model: str | None, calls: bool, chat_template: str | None, read: Callable[[str], Any]
+) -> Iterator[Finding]:
+    """What a diagnosis says of the format that the flags choose (None: of none of ours) and of the model to serve.
 
-    The loaders reach into several libraries, each with errors of its own.
+    model: its folder or name; without it nothing is read.
+    calls: whether the format is to read calls.
+    chat_template: the text of a template to use instead of the model's own.
+    read: the engine's own loader of a tokenizer. It reaches into several libraries, each with errors of its own.
+
+    Raises:
+        StartupError: they do not fit together.
     """
-    words = (str(error).strip().splitlines() or ["no message"])[0]
-    return Finding("tokenizer", "error", f"that of {model!r} cannot be read ({type(error).__name__}: {words})")
+    if fmt is None:
+        said = "no prr_* parser is chosen: requests pass as without the plugin"
+        if model is None:
+            yield Finding("flags", "ok", said)
+        else:
+            yield Finding("flags", "warning", f"{said}, and nothing of {model!r} was checked")
+        return
+    yield Finding("flags", "ok", f"format {fmt.name}")
+    if model is None:
+        return
+    try:
+        tokenizer = read(model)
+    except Exception as e:
+        words = (str(e).strip().splitlines() or ["no message"])[0]
+        yield Finding("tokenizer", "error", f"that of {model!r} cannot be read ({type(e).__name__}: {words})")
+        return
+    check_markers(fmt, tokenizer, repr(model))
+    yield Finding("tokenizer", "ok", f"has {' '.join(fmt.markers)}")
+    if calls:
+        check_template(fmt, tokenizer_render(tokenizer, chat_template), repr(model))
+        yield Finding("template", "ok", "a call that it writes is read back")
 
 
 def check_markers(fmt: Format, tokenizer: Any, where: str) -> None:

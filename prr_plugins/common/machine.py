@@ -352,6 +352,7 @@ class Source:
     def close_call(self, call: Call, *, repaired: bool = False, made: bool = False) -> None:
         """The call is whole. Arguments that are not a strict JSON object are repaired, or the call is malformed.
 
+        `repaired`: something else about the call was; it also counts as that where junk was passed over.
         `made`: its arguments are what a writer of `arguments` made, and so are one.
         """
         raw_to = self.here if call.raw_to is None else call.raw_to
@@ -373,6 +374,7 @@ class Source:
             self._announce(call)
             self.out.append(Delta("arguments", arguments, call.index))
         self.out.append(Delta("call_end", raw, call.index))
+        repaired = repaired or "junk_in_call" in call.flags
         unknown = bool(self.tools) and call.name not in self.tools
         status: Literal["ok", "repaired", "unknown_tool"] = (
             "unknown_tool" if unknown else "repaired" if repaired else "ok"

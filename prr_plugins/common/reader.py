@@ -48,21 +48,18 @@ class Markers:
 
     def find_far(self, text: str, pos: int) -> re.Match[str] | None:
         """`find`, quicker where much plain text comes first: a character is searched many times as fast as a set."""
-        first = -1
-        if len(self._pivots) == 1:
-            first = _find_pivot(text, pos, len(text), *self._pivots[0])
-        elif not self._pivots:
+        if not self._pivots:
             return self.find(text, pos)
-        else:
-            # Window by window: no pivot is searched far behind the place where another one is found.
-            window, start = _WINDOW, pos
-            while first < 0 and start < len(text):
-                end = min(start + window, len(text))
-                for pivot, around in self._pivots:
-                    found = _find_pivot(text, start, end, pivot, around)
-                    if found >= 0:
-                        first = end = found
-                start, window = end, 2 * window
+        # Window by window: of several pivots none is searched far behind the place where another one is found.
+        window = _WINDOW if len(self._pivots) > 1 else len(text)
+        first, start = -1, pos
+        while first < 0 and start < len(text):
+            end = min(start + window, len(text))
+            for pivot, around in self._pivots:
+                found = _find_pivot(text, start, end, pivot, around)
+                if found >= 0:
+                    first = end = found
+            start, window = end, 2 * window
         return self.find(text, max(pos, (first if first >= 0 else len(text)) - self._reach))
 
     def is_partial(self, m: re.Match[str]) -> bool:

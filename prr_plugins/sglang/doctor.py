@@ -5,18 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from typing import Any
 
 from sglang.version import __version__ as sglang_version
 
-from prr_plugins.common.checks import (
-    StartupError,
-    check_markers,
-    check_template,
-    nothing_chosen,
-    settings_findings,
-    tokenizer_render,
-    unreadable_tokenizer,
-)
+from prr_plugins.common.checks import StartupError, model_findings, settings_findings
 from prr_plugins.common.finding import Finding
 from prr_plugins.common.formats import FORMATS
 from prr_plugins.sglang import GROUP, detectors, hooks, startup
@@ -55,26 +48,15 @@ def examine(
             return
     try:
         fmt = startup.chosen_format(tool_parser, reasoning_parser)
-        if fmt is None:
-            yield nothing_chosen(model)
-            return
-        yield Finding("flags", "ok", f"format {fmt.name}")
-        if model is None:
-            return
-        from transformers import AutoTokenizer
-
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(model)
-        except Exception as e:
-            yield unreadable_tokenizer(model, e)
-            return
-        check_markers(fmt, tokenizer, repr(model))
-        yield Finding("tokenizer", "ok", f"has {' '.join(fmt.markers)}")
-        if tool_parser is not None:
-            check_template(fmt, tokenizer_render(tokenizer, chat_template), repr(model))
-            yield Finding("template", "ok", "a call that it writes is read back")
+        yield from model_findings(fmt, model, tool_parser is not None, chat_template, _tokenizer)
     except StartupError as e:
         yield Finding("start", "error", str(e))
+
+
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model)
 
 
 def _entry_point() -> Finding:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from typing import Any
 
 import vllm
 import vllm.envs as envs
 
-from prr_plugins.common.checks import (
-    StartupError,
-    check_markers,
-    check_template,
-    nothing_chosen,
-    settings_findings,
-    tokenizer_render,
-    unreadable_tokenizer,
-)
+from prr_plugins.common.checks import StartupError, model_findings, settings_findings
 from prr_plugins.common.finding import Finding
 from prr_plugins.common.formats import FORMATS
 from prr_plugins.vllm import hooks, startup
@@ -52,26 +45,15 @@ def examine(
         yield Finding("flags", "warning", "VLLM_USE_RUST_FRONTEND=1: the Rust front end would bypass prr_* parsers")
     try:
         fmt = chosen.format()
-        if fmt is None:
-            yield nothing_chosen(model)
-            return
-        yield Finding("flags", "ok", f"format {fmt.name}")
-        if model is None:
-            return
-        from vllm.tokenizers import get_tokenizer
-
-        try:
-            tokenizer = get_tokenizer(model)
-        except Exception as e:
-            yield unreadable_tokenizer(model, e)
-            return
-        check_markers(fmt, tokenizer, repr(model))
-        yield Finding("tokenizer", "ok", f"has {' '.join(fmt.markers)}")
-        if tool_parser is not None:
-            check_template(fmt, tokenizer_render(tokenizer, chat_template), repr(model))
-            yield Finding("template", "ok", "a call that it writes is read back")
+        yield from model_findings(fmt, model, tool_parser is not None, chat_template, _tokenizer)
     except StartupError as e:
         yield Finding("start", "error", str(e))
+
+
+def _tokenizer(model: str) -> Any:
+    from vllm.tokenizers import get_tokenizer
+
+    return get_tokenizer(model)
 
 
 def _entry_point() -> Finding:

@@ -7,7 +7,6 @@ is lost as one call and hides none behind it, at the cost of one more reading of
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Generator, Iterator
 from re import Match
 
@@ -22,7 +21,6 @@ _ARGUMENTS = ("arguments", "parameters")
 _ABSENT = ("", "null", "None", '""')
 _KEY = Shape(r"""\s{0,64}+(?:"([^"\\\n]{1,64}+)"|'([^'\\\n]{1,64}+)')\s{0,64}+:""")
 _NAME = Shape(r"""(?:"((?:[^"\\\n]|\\.){1,256}+)"|'((?:[^'\\\n]|\\.){1,256}+)')""")
-_PLAIN_STRING = re.compile(r'"[^"\\]*+"').fullmatch
 _NEXT = Shape(r"\s{0,64}+([,}])")
 _SCALAR_END = Markers(",", "}", "]", "\n", "<", " ")
 _ANOTHER = Shape(r"""\s{0,64}+,?+\s{0,64}+(\{)\s{0,64}+["']""")
@@ -174,7 +172,7 @@ class JsonCall:
     def close(self) -> bool:
         """The call is whole; False if it cannot be read all the same."""
         s, call = self.s, self._call
-        repaired = "junk_in_call" in self._flags
+        repaired = False
         if self.name is None:
             self.lose("malformed")
             return False
@@ -183,7 +181,7 @@ class JsonCall:
             call.raw_from, call.raw_to = self._span or (s.here, s.here)
             given = "".join(self._pieces)
             arguments = "{}" if given in _ABSENT else _text(given)
-            repaired = repaired or arguments != given
+            repaired = arguments != given
             s.write(call, arguments)
         before = len(s.finished)
         s.close_call(call, repaired=repaired)
@@ -200,7 +198,11 @@ def _text(literal: str) -> str:
     """What a quoted string says; anything else as it is."""
     if literal[:1] not in ("'", '"'):
         return literal
-    if _PLAIN_STRING(literal):
-        return escape_surrogates(literal[1:-1])
-    mended = repair(literal)
-    return literal if mended is None else escape_surrogates(json.loads(mended))
+    try:
+        said = json.loads(literal)
+    except ValueError:
+        mended = repair(literal)
+        if mended is None:
+            return literal
+        said = json.loads(mended)
+    return escape_surrogates(said)

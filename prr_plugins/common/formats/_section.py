@@ -113,7 +113,7 @@ class Section:
 
     def close(self, s: Source, call: Call) -> None:
         """The call is whole."""
-        s.close_call(call, repaired="junk_in_call" in call.flags or "no_arguments" in call.flags)
+        s.close_call(call, repaired="no_arguments" in call.flags)
 
     def _object(self, s: Source, call: Call) -> Generator[None, None, bool]:
         """The arguments up to their last brace, or to a marker if they are broken; False if the text ended first."""

@@ -242,10 +242,10 @@ class _Body:
     def close(self) -> None:
         """The call is whole."""
         s, call = self.s, self.call
-        repaired, made = "junk_in_call" in call.flags, False
         if self._unreadable:
             s.drop_call(call, "malformed")
             return
+        repaired = made = False
         if self._writer is not None:
             if self._wrapper is not None and accepts(
                 self._parameters or {}, inner := "".join(self._wrapper[2]).strip()
@@ -257,8 +257,7 @@ class _Body:
             else:
                 self._unwrap_not()
                 self._writer.close()
-                repaired |= self._writer.repaired
-                made = True
+                repaired, made = self._writer.repaired, True
         s.close_call(call, repaired=repaired, made=made)
 
 

@@ -61,7 +61,7 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
         call.flag("missing_closer")
     elif closing["junk"].strip(BLANKS):
         call.flag("junk_in_call")
-    repaired = arguments.repaired or bool({"junk_in_call", "unquoted"} & set(call.flags))
+    repaired = arguments.repaired or "unquoted" in call.flags
     s.close_call(call, repaired=repaired, made=not arguments.too_deep)
     if closing is not False:
         s.take("markup", closing.end() if closing else len(s.buf))

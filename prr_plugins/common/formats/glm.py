@@ -88,7 +88,7 @@ def _call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[No
     else:
         s.take("markup", s.pos + len(mark))
     arguments.close()
-    s.close_call(call, repaired=arguments.repaired or "junk_in_call" in call.flags, made=True)
+    s.close_call(call, repaired=arguments.repaired, made=True)
     yield from repeated(s, _CLOSER)
     return True
 

@@ -302,7 +302,7 @@ def _one_call(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
     if unreadable:
         s.drop_call(call, "malformed")
     else:
-        s.close_call(call, repaired=arguments.repaired or "junk_in_call" in call.flags, made=not as_json)
+        s.close_call(call, repaired=arguments.repaired, made=not as_json)
     return True
 
 

@@ -105,7 +105,7 @@ def _invoke(s: Source, header: Match[str], flags: tuple[str, ...], start: int) -
         call.flag("missing_closer")
     if not whole:
         arguments.close()
-    s.close_call(call, repaired=arguments.repaired or "junk_in_call" in call.flags, made=not whole)
+    s.close_call(call, repaired=arguments.repaired, made=not whole)
     return True
 
 

@@ -109,7 +109,7 @@ def _function(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generato
         call.flag("missing_closer")
     if not whole:
         arguments.close()
-    s.close_call(call, repaired=arguments.repaired or "junk_in_call" in call.flags, made=not whole)
+    s.close_call(call, repaired=arguments.repaired, made=not whole)
     closer = yield from s.decide(_AFTER_FUNCTION)
     if closer is None:
         s.take("markup", len(s.buf))
