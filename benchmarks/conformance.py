@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from prr_plugins.common.machine import parse
+from prr_plugins.common.parsing.stream_parser import parse
 from prr_testing import adapters, round_trip
 from prr_testing.corpus import Completion, completions
 from prr_testing.vocabularies import vocabulary

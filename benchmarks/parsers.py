@@ -32,8 +32,9 @@ from canitoolcall.adapters import sglang as sglang_adapter
 from canitoolcall.adapters.base import ReplayInput
 from canitoolcall.fixtures import load_families
 
-from prr_plugins.common.formats import FORMATS
-from prr_plugins.common.machine import Delta, StreamParser, parse
+from prr_plugins.common.parsing.completion import Delta
+from prr_plugins.common.parsing.formats import FORMATS
+from prr_plugins.common.parsing.stream_parser import StreamParser, parse
 from prr_testing import adapters
 from prr_testing.vocabularies import vocabulary
 from prr_testing.writers import TOOL, WRITERS, Writer, code, prose

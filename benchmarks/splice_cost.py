@@ -38,12 +38,15 @@ from renderers.base import create_renderer
 from renderers.configs import GLM51RendererConfig, Qwen36RendererConfig
 from transformers import AutoTokenizer
 
-from prr_plugins.common.bridge import Continuation, Extension, Message, TemplateBridge
-from prr_plugins.common.huggingface import bridge_of, encoder, renderer
+from prr_plugins.common.bridge.continuation import Continuation, Extension
+from prr_plugins.common.bridge.huggingface import bridge_of, encoder, renderer
+from prr_plugins.common.bridge.template_bridge import TemplateBridge
+from prr_plugins.common.messages import Message
 from prr_plugins.common.metrics import Metrics
+from prr_plugins.common.prompts.plan import Conversation
+from prr_plugins.common.prompts.splicer import Splicer
 from prr_plugins.common.settings import Settings
-from prr_plugins.common.splice import Conversation, Splicer
-from prr_plugins.common.store import TurnStore
+from prr_plugins.common.store.memory import TurnStore
 from prr_testing.models import model_dir
 
 TOOLS = [

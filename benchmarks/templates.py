@@ -41,8 +41,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
-from prr_plugins.common.bridge import Message, Refusal, TemplateBridge, Tools
+from prr_plugins.common.bridge.chat_template import ChatTemplate, TemplateError
+from prr_plugins.common.bridge.continuation import Refusal
+from prr_plugins.common.bridge.template_bridge import TemplateBridge
+from prr_plugins.common.messages import Message, Tools
 from prr_testing.against_renderers import CASES as BESIDE
 from prr_testing.against_renderers import compare, unexplained
 from prr_testing.models import model_dir

@@ -5,7 +5,7 @@ The servers are those of the engine that is installed here; the room of the othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from transformers import AutoTokenizer
 
 from prr_testing.models import model_dir
+from prr_testing.real_model import RealModel, real_model
 from prr_testing.server import ENGINE, Server, serve, serve_sglang
 from prr_testing.tokens import Vocabulary
 
@@ -33,6 +34,12 @@ def qwen_dir() -> Path:
 def qwen(qwen_dir: Path) -> Vocabulary:
     """The vocabulary of Qwen3.6; its `.tokenizer` is the `AutoTokenizer`."""
     return Vocabulary(AutoTokenizer.from_pretrained(qwen_dir))
+
+
+@pytest.fixture(scope="session")
+def real() -> Callable[[str], RealModel]:
+    """`real("qwen3.6")`: that model's real tokenizer and template."""
+    return real_model
 
 
 @pytest.fixture(scope="session")

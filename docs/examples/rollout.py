@@ -17,9 +17,10 @@ from typing import Any
 from openai import OpenAI
 from transformers import AutoTokenizer
 
-from prr_plugins.common.bridge import Message, Refusal
-from prr_plugins.common.huggingface import bridge_of
-from prr_plugins.common.machine import parse
+from prr_plugins.common.bridge.continuation import Refusal
+from prr_plugins.common.bridge.huggingface import bridge_of
+from prr_plugins.common.messages import Message
+from prr_plugins.common.parsing.stream_parser import parse
 
 Sample = Callable[[Sequence[int]], list[int]]  # prompt ids -> sampled ids, the stop token included
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
 from prr_plugins.cli.common import fail, print_json, read_text, reading, visible
 from prr_plugins.cli.lints import lint
 from prr_plugins.cli.survival import SCENARIOS, Outcome, Survival, Unsupported
 from prr_plugins.cli.vocabulary import FileVocabulary, PieceVocabulary, Vocabulary, read_config, special_text
+from prr_plugins.common.bridge.chat_template import ChatTemplate, TemplateError
 
 
 class FailOn(StrEnum):

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from prr_plugins.cli.common import print_json, read_text, visible
-from prr_plugins.common.finding import Finding
+from prr_plugins.common.serving.doctor import Finding
 
 _ENGINES = ("vllm", "sglang")
 _EXIT = {"ok": 0, "warning": 1, "error": 2}

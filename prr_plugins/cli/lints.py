@@ -6,8 +6,9 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prr_plugins.cli.chat_template import ChatTemplate, Message, TemplateError, Traced
 from prr_plugins.cli.survival import TOOLS
+from prr_plugins.common.bridge.chat_template import ChatTemplate, TemplateError, Traced
+from prr_plugins.common.messages import Message
 
 _SYSTEM = {"role": "system", "content": "Be brief."}
 _USER = {"role": "user", "content": "First question?"}

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prr_plugins.cli.common import fail, print_json, read_json, read_text, read_tools, reading, visible
-from prr_plugins.common.formats import FORMATS, UnknownFormat
-from prr_plugins.common.machine import Delta, StreamParser
+from prr_plugins.common.parsing.completion import Delta
+from prr_plugins.common.parsing.formats import FORMATS, UnknownFormat
+from prr_plugins.common.parsing.stream_parser import StreamParser
 
 if TYPE_CHECKING:
-    from prr_plugins.common.completion import ParsedCompletion
+    from prr_plugins.common.parsing.completion import ParsedCompletion
 
 
 class FinishReason(StrEnum):

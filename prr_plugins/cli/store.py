@@ -30,9 +30,9 @@ def stats(as_json: Annotated[bool, _JSON] = False) -> None:
     Exit 0: done; 1: the store cannot be reached; 2: wrong settings.
     """
     settings = _settings()
-    from prr_plugins.common import redis_store
+    from prr_plugins.common.store import redis_admin  # needs the package that `_settings` has found
 
-    found = _on_server(settings, lambda client: redis_store.stats(client, settings.store_prefix))
+    found = _on_server(settings, lambda client: redis_admin.stats(client, settings.store_prefix))
     answer = {"turns": found.turns, "keys": found.keys, "bytes": found.bytes, "tenants": len(found.tenants)}
     if as_json:
         print_json(answer)
@@ -57,15 +57,15 @@ def purge(
     if [tenant is not None, no_tenant, every].count(True) != 1:
         fail("say what to delete: one of --tenant NAME, --no-tenant and --all")
     settings = _settings()
-    from prr_plugins.common import redis_store
+    from prr_plugins.common.store import redis_admin  # needs the package that `_settings` has found
 
     prefix = settings.store_prefix
 
     def work(client: redis.Redis) -> int:
         if every:
-            return redis_store.purge_all(client, prefix)
+            return redis_admin.purge_all(client, prefix)
         names = [None] if tenant is None else [f"{kind}:{tenant}" for kind in _KINDS]
-        return sum(redis_store.purge(client, prefix, name) for name in names)
+        return sum(redis_admin.purge(client, prefix, name) for name in names)
 
     turns = _on_server(settings, work)
     if as_json:
@@ -89,7 +89,7 @@ def _settings() -> Settings:
 def _on_server(settings: Settings, work: Callable[[redis.Redis], Any]) -> Any:
     import redis
 
-    from prr_plugins.common.redis_store import connect, error_kind
+    from prr_plugins.common.store.redis_store import connect, error_kind
 
     try:
         return work(connect(settings, timeout=_TIMEOUT))

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from prr_plugins.cli.chat_template import ChatTemplate, Message, TemplateError, Tools
 from prr_plugins.cli.vocabulary import Vocabulary
-from prr_plugins.common.bridge import Refusal, TemplateBridge
+from prr_plugins.common.bridge.chat_template import ChatTemplate, TemplateError
+from prr_plugins.common.bridge.continuation import Refusal
+from prr_plugins.common.bridge.template_bridge import TemplateBridge
+from prr_plugins.common.messages import Message, Tools
 
 Spelling = Literal["canonical", "spaced", "odd_tokens", "cut_content", "cut_reasoning"]
 

@@ -1,6 +1,6 @@
 """Text to ids and back where no engine runs: a model directory's own tokenizer, or pieces of text that stand in for it.
 
-The stand-in never decides what a real tokenizer would do; it only counts. It keeps the template's markers whole, and
+The probe never decides what a real tokenizer would do; it only counts. It keeps the template's markers whole, and
 runs of newlines and words as one piece each, as byte-level vocabularies do.
 """
 

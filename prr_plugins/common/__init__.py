@@ -1,7 +1,14 @@
 """Everything that knows no engine: imports neither vllm, sglang nor torch.
 
-Rooms: `reader`, `machine`, `arguments`, `formats/` parse a completion into a `completion.ParsedCompletion`; `bridge`
-says what follows a completion in the next prompt; `chain`, `store`, `splice` find the turn a request goes on from.
+Rooms, from the ground up; each imports only rooms below it (pyproject.toml, `[tool.importlinter]`):
+
+- `settings`, `metrics`, `messages`, `canonical_json`, `prefix`: the ground. Files, not rooms; import nothing of ours.
+- `parsing/`: a completion in, reasoning, content and tool calls out. Stands alone.
+- `bridge/`: what follows a completion in the next prompt, learnt from the chat template. Stands alone.
+- `store/`: finished turns, in memory or in Redis.
+- `matching/`: which stored turn a history goes on from.
+- `prompts/`: the next prompt of a conversation: spliced, or trimmed to fit, or a reason why not.
+- `serving/`: what both engine plugins share: hook table, start-up checks, doctor, metrics, run-time switch.
 """
 
 from importlib import import_module
@@ -9,23 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prr_plugins.common.bridge import TemplateBridge
-    from prr_plugins.common.completion import ParsedCompletion
-    from prr_plugins.common.machine import StreamParser, parse
+    from prr_plugins.common.parsing import ParsedCompletion, StreamParser, parse
     from prr_plugins.common.store import TurnStore
 
 __all__ = ["ParsedCompletion", "StreamParser", "TemplateBridge", "TurnStore", "parse"]
 
 # Loaded when first asked for: a parser needs no bridge, a bridge no parser.
-_HOME = {
-    "ParsedCompletion": "completion",
-    "StreamParser": "machine",
+_ROOMS = {
+    "ParsedCompletion": "parsing",
+    "StreamParser": "parsing",
     "TemplateBridge": "bridge",
     "TurnStore": "store",
-    "parse": "machine",
+    "parse": "parsing",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)

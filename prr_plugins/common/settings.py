@@ -7,15 +7,15 @@ declared is not an error (an older release may share the environment) but is rep
 
 from __future__ import annotations
 
+import base64
+import binascii
 import difflib
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import urlsplit
-
-from prr_plugins.common.turn_code import read_keys
+from urllib.parse import parse_qs, urlsplit
 
 SpliceMode = Literal["on", "observe", "off"]
 Retention = Literal["auto", "all", "template"]
@@ -27,6 +27,7 @@ SpecialTokens = Literal["as_engine", "as_text"]
 Fault = Literal["parse", "capture", "store", "bridge", "splice"]
 
 PREFIX = "PRR_"
+_ENCRYPTION_KEY_BYTES = 32
 
 
 class SettingsError(ValueError):
@@ -131,6 +132,56 @@ def _url(text: str) -> Secret:
     (parts.hostname or "").encode("idna")  # raises where a label is empty or over 63 characters
     secret = parts.netloc.rpartition("@")[0]
     return Secret(text, f"{parts.scheme}://{'***@' if secret else ''}{parts.netloc.rpartition('@')[2]}{parts.path}")
+
+
+def read_keys(text: str) -> tuple[bytes, ...]:
+    """Encryption keys as a setting spells them: base64 (either alphabet) or hex, 32 bytes each, comma-separated.
+
+    Raises ValueError.
+    """
+    keys = []
+    for part in text.split(","):
+        part = part.strip()
+        try:
+            key = (
+                bytes.fromhex(part)
+                if len(part) == 2 * _ENCRYPTION_KEY_BYTES
+                else base64.b64decode(part.replace("-", "+").replace("_", "/") + "=" * (-len(part) % 4), validate=True)
+            )
+        except binascii.Error as error:
+            raise ValueError from error
+        if len(key) != _ENCRYPTION_KEY_BYTES:
+            raise ValueError
+        keys.append(key)
+    return tuple(keys)
+
+
+# What redis_store.py needs as it is: a query would win over it.
+_NOT_IN_THE_URL = {
+    "client_name", "connection_class", "credential_provider", "decode_responses", "encoding", "event_dispatcher",
+    "parser_class", "retry", "retry_on_error", "socket_connect_timeout", "socket_timeout", "socket_type",
+}  # fmt: skip
+
+
+def check_url(url: str) -> None:
+    """Has the client read the whole URL, its query included; nothing is connected.
+
+    Raises:
+        ValueError: it does not take it. The message is one line without the URL's secrets.
+    """
+    import redis  # optional: needed by who sets PRR_STORE_URL
+
+    if taken := sorted(_NOT_IN_THE_URL & parse_qs(urlsplit(url).query, keep_blank_values=True).keys()):
+        raise ValueError(f"its query sets '{taken[0]}', which is not the URL's to set (time-outs: PRR_STORE_TIMEOUT)")
+    try:
+        redis.Redis.from_url(url).connection_pool.make_connection()
+    except Exception as error:  # of an option that it does not know or cannot use, each in a way of its own
+        query = urlsplit(url).query
+        named = "" if "@" in query else f" ({error})"  # a password with a bare `?` looks like a query
+        raise ValueError(
+            f"the client does not take its query{named}; options are those of redis-py, such as db=1 or "
+            "ssl_cert_reqs=required (rediss:// only)"
+        ) from None
 
 
 def _keys(text: str) -> Secret:
@@ -259,8 +310,6 @@ class Settings:
             if values.get(name) is not None and importlib.util.find_spec(package) is None:
                 raise SettingsError(f"{variable} needs the package {package}: pip install 'prr-plugins[{extra}]'")
         if values.get("store_url") is not None:
-            from prr_plugins.common.redis_store import check_url
-
             try:
                 check_url(values["store_url"].value)
             except ValueError as error:

@@ -27,5 +27,5 @@ def register() -> None:
 
     detectors.register_names()
     hooks.install("register")
-    for line in hooks.problems("register"):
+    for line in hooks.HOOKS.problems("register"):
         logging.getLogger("sglang.srt.plugins").warning("prr-plugins: %s", line)

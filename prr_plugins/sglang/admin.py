@@ -1,47 +1,20 @@
-"""`/v1/prr`: what the plugin does on this server, and switching the splice mode without a restart.
-
-    GET  /v1/prr          {"mode", "missing_hooks", "counts"}
-    POST /v1/prr/splice   {"mode": "on" | "observe" | "off"}   -> {"mode": ...}
-
-Only with `PRR_ADMIN=1`. The routes are part of SGLang's own application, so `--api-key` guards them.
-"""
+"""`/v1/prr` on SGLang: only with `PRR_ADMIN=1`."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request
-from pydantic import BaseModel
-
-from prr_plugins.sglang.runtime import Runtime
-from prr_plugins.sglang.serving import RUNTIME
-
-router = APIRouter(prefix="/v1/prr")
+from prr_plugins.common.serving import admin
+from prr_plugins.sglang.runtime import RUNTIME, Runtime
 
 
-class SpliceModeRequest(BaseModel):
-    mode: Literal["on", "observe", "off"]
-
-
-def _runtime(request: Request) -> Runtime:
-    found: Runtime | None = getattr(getattr(request.app.state, "openai_serving_chat", None), RUNTIME, None)
-    if found is None:
-        raise HTTPException(404, "this server runs no prr_* parser")
+def _runtime(state: Any) -> Runtime | None:
+    found: Runtime | None = getattr(getattr(state, "openai_serving_chat", None), RUNTIME, None)
     return found
-
-
-@router.get("")
-async def status(request: Request) -> dict[str, Any]:
-    return _runtime(request).status()
-
-
-@router.post("/splice")
-async def set_mode(body: SpliceModeRequest, request: Request) -> dict[str, Any]:
-    return {"mode": _runtime(request).set_mode(body.mode)}
 
 
 def serve() -> None:
     """Add the routes to SGLang's HTTP application."""
-    from sglang.srt.entrypoints.http_server import app
+    from sglang.srt.entrypoints.http_server import app  # only where the server is this process's own
 
-    app.include_router(router)
+    app.include_router(admin.routes(_runtime))

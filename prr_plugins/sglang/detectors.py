@@ -21,11 +21,10 @@ from sglang.srt.function_call.function_call_parser import FunctionCallParser
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 from sglang.srt.parser.reasoning_parser import StreamingParseResult as ReasoningResult
 
-from prr_plugins.common.completion import ParsedCompletion
-from prr_plugins.common.formats import FORMATS, Format, get_format
-from prr_plugins.common.machine import Delta, StreamParser, parse
-
-PREFIX = "prr_"
+from prr_plugins.common.parsing.completion import Delta, ParsedCompletion
+from prr_plugins.common.parsing.format import Format
+from prr_plugins.common.parsing.formats import FORMATS, get_format
+from prr_plugins.common.parsing.stream_parser import StreamParser, parse
 
 
 @dataclass(frozen=True)

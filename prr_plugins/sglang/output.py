@@ -6,21 +6,20 @@ fails a request: the text not yet shown goes out as content (L7), counted and lo
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.entrypoints.openai.chat_encoding_adapters import token_output_sse_chunks
 from sglang.srt.entrypoints.openai.protocol import FunctionResponse, Tool, ToolCall
 from sglang.srt.function_call.json_array_parser import JsonArrayParser
 
-from prr_plugins.common.arguments import is_json_object
-from prr_plugins.common.bridge import Message
-from prr_plugins.common.completion import ParsedCompletion
-from prr_plugins.common.machine import Delta, Policy, StreamParser
+from prr_plugins.common.parsing.arguments import is_json_object
+from prr_plugins.common.parsing.completion import Delta, ParsedCompletion, Policy
+from prr_plugins.common.parsing.stream_parser import StreamParser
+from prr_plugins.common.serving.sent_message import SentCall, SentMessage, edit_event, raw_fields
 
 if TYPE_CHECKING:
     from prr_plugins.sglang.runtime import Runtime
@@ -31,21 +30,6 @@ logger = logging.getLogger(__name__)
 def new_call_id() -> str:
     """As SGLang makes them up."""
     return f"call_{uuid.uuid4().hex[:24]}"
-
-
-@dataclass
-class SentCall:
-    """One call as sent so far. `native_id` is the model's own, None where we made it up."""
-
-    id: str
-    native_id: str | None
-    name: str
-    arguments: list[str] = field(default_factory=list)
-    raw_arguments: str | None = None  # once it has ended
-
-    def to_dict(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": "".join(self.arguments)}
-        return {"id": self.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True)
@@ -117,9 +101,7 @@ class Choice:
     ) -> None:
         self.ids: list[int] = []
         self.text: list[str] = []
-        self.content: list[str] = []
-        self.reasoning: list[str] = []
-        self.calls: dict[int, SentCall] = {}
+        self.sent = SentMessage()
         self.finish_reason: str | None = None  # the engine's own
         self.failed = False
         self._characters = 0
@@ -189,8 +171,8 @@ class Choice:
                 reasoning.append(delta.text)
             else:
                 calls[delta.index] = self._call(delta, calls.get(delta.index))
-        self.content += content
-        self.reasoning += reasoning
+        self.sent.content += content
+        self.sent.reasoning += reasoning
         if self._held is not None:
             self._held += reasoning
             reasoning = []
@@ -205,7 +187,7 @@ class Choice:
             made += self._forced.feed(delta.text) if delta.kind == "content" else [delta]
         if ended:
             made += self._forced.finish()
-            written = {index: "".join(call.arguments) for index, call in self.calls.items()}
+            written = {index: "".join(call.arguments) for index, call in self.sent.calls.items()}
             for delta in made:
                 if delta.kind == "arguments":
                     written[delta.index] = written.get(delta.index, "") + delta.text
@@ -215,9 +197,9 @@ class Choice:
     def _call(self, delta: Delta, so_far: CallStep | None) -> CallStep:
         if delta.kind == "call":
             call = SentCall(delta.call_id or new_call_id(), delta.call_id, delta.text)
-            self.calls[delta.index] = call
+            self.sent.calls[delta.index] = call
             return CallStep(delta.index, call, True, "", False)
-        call = self.calls[delta.index]
+        call = self.sent.calls[delta.index]
         opens, arguments = (so_far.opens, so_far.arguments) if so_far else (False, "")
         if delta.kind == "call_end":
             call.raw_arguments = delta.text
@@ -254,59 +236,25 @@ class Choice:
         """Whether a call was begun and not finished."""
         if self.parsed is not None and self._forced is None:
             return bool(self.parsed.incomplete_calls)
-        return any(call.raw_arguments is None for call in self.calls.values())
+        return any(not call.ended for call in self.sent.calls.values())
 
     @property
     def incomplete_tool_call_indices(self) -> set[int]:
         """Read by SGLang, which leaves the finish reason as it is where there are any."""
         if not self.has_open_calls:
             return set()
-        return {index for index, call in self.calls.items() if call.raw_arguments is None} or {len(self.calls)}
-
-    def message(self) -> Message:
-        """The message as a client holds it after all that was sent."""
-        made: Message = {"role": "assistant", "content": "".join(self.content)}
-        if self.reasoning:
-            made["reasoning_content"] = "".join(self.reasoning)
-        if self.calls:
-            made["tool_calls"] = [call.to_dict() for call in self.calls.values()]
-        return made
-
-    def other_forms(self) -> list[Message]:
-        """Further forms of a streamed message: a client may drop a cut call, or repair one as the whole view does."""
-        parsed = self.parsed
-        if parsed is None or not (
-            parsed.incomplete_calls or any(call.status == "repaired" for call in parsed.parsed_tool_calls)
-        ):
-            return []
-        whole: Message = {"role": "assistant", "content": parsed.content or ""}
-        if parsed.parsed_tool_calls:
-            ended = [call.id for call in self.calls.values() if call.raw_arguments is not None]
-            whole["tool_calls"] = [
-                {"id": i, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for i, call in zip(ended, parsed.parsed_tool_calls, strict=False)
-            ]
-        return [whole]
+        return {index for index, call in self.sent.calls.items() if not call.ended} or {len(self.sent.calls)}
 
     def raw_fields(self, *, ids: bool) -> dict[str, Any]:
         """What a choice carries beside SGLang's fields."""
-        fields: dict[str, Any] = {}
-        if ids:
-            fields["raw_completion_ids"] = self.ids
-            fields["raw_text"] = "".join(self.text)
-        if self.parsed is not None and self.parsed.incomplete_calls:
-            fields["incomplete_calls"] = [
-                {"name": c.name, "raw_arguments": c.raw_arguments, "status": c.status}
-                for c in self.parsed.incomplete_calls
-            ]
-        return fields
+        return raw_fields(self.ids if ids else None, self.text, self.parsed)
 
 
 def tool_call_models(choice: Choice) -> list[ToolCall] | None:
     """SGLang's type of the calls of a whole response."""
     calls = [
         ToolCall(id=call.id, index=index, function=FunctionResponse(name=call.name, arguments="".join(call.arguments)))
-        for index, call in choice.calls.items()
+        for index, call in choice.sent.calls.items()
     ]
     return calls or None
 
@@ -329,13 +277,6 @@ def stream_chunks(step: Step, **fields: Any) -> list[str]:
         if call.ends:
             chunks[place] = _with_raw_arguments(chunks[place], call.call.raw_arguments)
     return chunks
-
-
-def edit_event(event: str, change: Callable[[dict[str, Any]], None]) -> str:
-    """A server-sent event with its JSON changed."""
-    data = json.loads(event.removeprefix("data: "))
-    change(data)
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 def _with_raw_arguments(event: str, raw_arguments: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What one API process holds for a served model: bridge, store, splicer, counters, the switch.
+"""What one API process of SGLang holds for a served model.
 
 One `Runtime` belongs to one chat handler of SGLang (attribute `prr_runtime`) and is made when that one is. Requests are
 converted in a thread pool: all of it may be used from several threads at a time.
@@ -6,26 +6,29 @@ converted in a thread pool: all of it may be used from several threads at a time
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
 
-from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
-from prr_plugins.common.formats import Format
-from prr_plugins.common.prometheus import PrometheusMetrics
-from prr_plugins.common.runtime import BaseRuntime
+from prr_plugins.common.bridge.template_probe import Render
+from prr_plugins.common.messages import Message, Tools
+from prr_plugins.common.parsing.format import Format
+from prr_plugins.common.parsing.reasoning import ReasoningMarkers
+from prr_plugins.common.serving.prometheus import PrometheusMetrics
+from prr_plugins.common.serving.runtime import BaseRuntime, ids_among
 from prr_plugins.common.settings import Settings
-from prr_plugins.common.splice import Splicer
-from prr_plugins.common.turn_view import TurnView
 from prr_plugins.sglang import hooks
 
 if TYPE_CHECKING:
     from sglang.srt.entrypoints.openai.serving_chat import OpenAIServingChat
 
 logger = logging.getLogger(__name__)
+
+
+RUNTIME = "prr_runtime"
+"""The attribute of a chat handler, and of its tokenizer manager, that holds its runtime."""
 
 
 class Runtime(BaseRuntime):
@@ -37,21 +40,16 @@ class Runtime(BaseRuntime):
         super().__init__(settings, PrometheusMetrics(), hooks.missing_for_splice(), logger)
         self.format = fmt
         self.tokenizer = tokenizer
-        self.view = TurnView(tokenizer, fmt)
-        self.model: str = manager.model_path
-        self.template_id = _template_id(serving)
+        self.view = ReasoningMarkers(tokenizer, fmt)
         self._manager = manager
-        bridge = TemplateBridge(
+        self.serve(
             engine_render(serving),
-            lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
-            lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
+            tokenizer,
             stop_ids(serving),
-            tokenizer.get_added_vocab(),
-            stop=settings.stop,
-            special_tokens=settings.special_tokens,
+            manager.model_path,
+            _template(serving),
             reasoning_end=fmt.reasoning_end,
         )
-        self.splicer = Splicer(bridge, self.store, settings, self.metrics)
 
     def room(self, new_tokens: int | None) -> int:
         """Most tokens of a prompt whose completion may have `new_tokens` (None: the request names no limit)."""
@@ -104,18 +102,12 @@ def stop_ids(serving: OpenAIServingChat) -> set[int]:
     """The ids that end generation on this server."""
     tokenizer = serving.tokenizer_manager.tokenizer
     config = serving.tokenizer_manager.model_config
-    found: set[int] = set()
-    for value in (
+    return ids_among(
         config.hf_eos_token_id,
         tokenizer.eos_token_id,
         getattr(tokenizer, "additional_stop_token_ids", None),
         (serving.default_sampling_params or {}).get("stop_token_ids"),
-    ):
-        if isinstance(value, int):
-            found.add(value)
-        elif value:
-            found.update(value)
-    return found
+    )
 
 
 def template_kwargs(request: ChatCompletionRequest) -> dict[str, Any]:
@@ -131,11 +123,6 @@ def copy_messages(messages: Sequence[Any]) -> list[Message]:
     return [message.model_dump(exclude_none=True) for message in messages]
 
 
-def _template_id(serving: OpenAIServingChat) -> str:
-    """Names the template and tokenizer; stored turns of another one are never used."""
-    tokenizer = serving.tokenizer_manager.tokenizer
-    template = getattr(tokenizer, "chat_template", None) or serving.chat_encoding_spec
-    parts = (repr(template), str(serving.template_manager.jinja_template_content_format),
-             repr(sorted(tokenizer.get_added_vocab().items())), str(len(tokenizer)),
-             serving.tokenizer_manager.model_path)  # fmt: skip
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+def _template(serving: OpenAIServingChat) -> tuple[object, ...]:
+    template = getattr(serving.tokenizer_manager.tokenizer, "chat_template", None) or serving.chat_encoding_spec
+    return repr(template), serving.template_manager.jinja_template_content_format

@@ -14,17 +14,22 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from sglang.srt.runtime_context import get_serving
-from sglang.version import __version__ as sglang_version
 
-from prr_plugins.common import switch
-from prr_plugins.common.checks import StartupError, check_markers, check_template, read_settings
-from prr_plugins.common.formats import Format, get_format
+from prr_plugins.common.parsing.format import Format
+from prr_plugins.common.serving import flags, splice_switch
+from prr_plugins.common.serving.startup import (
+    PACKAGE,
+    StartupError,
+    check_markers,
+    check_template,
+    read_settings,
+    say_refusal,
+    start_line,
+)
 from prr_plugins.sglang import hooks
 
 logger = logging.getLogger(__name__)
 
-PACKAGE = "prr-plugins"
-PREFIX = "prr_"
 # SGLang starts further API processes from this path; ours loads the plugins first, which SGLang does not do there.
 _APP_VARIABLE = "SGLANG_HTTP_SERVER_APP_PATH"
 _WORKER_APP = "prr_plugins.sglang.worker:app"
@@ -32,7 +37,7 @@ _WORKER_APP = "prr_plugins.sglang.worker:app"
 
 def refuse(message: str | Exception) -> NoReturn:
     """End the server with one line on stderr, its other processes included."""
-    print(f"ERROR {PACKAGE}: {message}", file=sys.stderr, flush=True)
+    say_refusal(message)
     from sglang.srt.utils import kill_process_tree
 
     kill_process_tree(os.getpid(), include_parent=False)
@@ -62,32 +67,14 @@ class ParserName(str):
     __hash__ = str.__hash__
 
 
+def chosen_format(tool: str | None, reasoning: str | None) -> Format | None:
+    """The one format in use, None where the flags choose none of ours. Raises StartupError."""
+    return flags.chosen_format({"--tool-call-parser": tool, "--reasoning-parser": reasoning})
+
+
 def is_ours(serving: Any) -> bool:
     """Whether a chat handler runs one of our parsers."""
-    return any(_ours(name) for name in (serving.tool_call_parser, serving.reasoning_parser))
-
-
-def _ours(name: str | None) -> bool:
-    return name is not None and name.startswith(PREFIX)
-
-
-def chosen_format(tool: str | None, reasoning: str | None) -> Format | None:
-    """The one format in use, None where the flags choose none of ours.
-
-    Raises:
-        StartupError: names that do not go together.
-    """
-    named = {
-        flag: name
-        for flag, name in (("--tool-call-parser", tool), ("--reasoning-parser", reasoning))
-        if name is not None
-    }
-    if not any(_ours(name) for name in named.values()):
-        return None
-    if len(set(named.values())) > 1:
-        flags = " and ".join(f"{flag} {name}" for flag, name in named.items())
-        raise StartupError(f"{flags} do not go together: choose one prr_* name for both, or leave one unset")
-    return get_format(next(iter(named.values())))
+    return flags.is_ours(serving.tool_call_parser) or flags.is_ours(serving.reasoning_parser)
 
 
 # ---------------------------------------------------------------------------------------- hooks (see hooks.HOOKS)
@@ -109,7 +96,7 @@ def publish(original: Callable[..., None], server_args: Any, *args: Any, **kwarg
         logger.warning("%s: %s", PACKAGE, line)
     if getattr(serving, "grpc_port", None) is not None or getattr(serving, "smg_grpc_mode", False):
         logger.warning("%s: the gRPC server is not followed, nothing that comes through it is spliced", PACKAGE)
-    switch.share(settings.splice)
+    splice_switch.share(settings.splice)
     if serving.tokenizer_worker_num > 1:
         os.environ.setdefault(_APP_VARIABLE, _WORKER_APP)
     _log_like_sglang(getattr(server_args, "log_level", "info"))
@@ -132,9 +119,9 @@ def serving_init(original: Callable[..., None], self: Any, *args: Any, **kwargs:
     original(self, *args, **kwargs)
     if not is_ours(self):
         return
-    from prr_plugins.sglang.detectors import FAMILIES
+    from prr_plugins.sglang.detectors import FAMILIES  # as in `activate`
 
-    if _ours(self.tool_call_parser):
+    if flags.is_ours(self.tool_call_parser):
         self.tool_call_parser = ParserName(self.tool_call_parser, FAMILIES[self.tool_call_parser].tool)
     if any(cls.__name__ == "OpenAIServingResponses" for cls in type(self).__mro__):
         return  # another API surface, with a life of its own: parsed by our detectors, not followed
@@ -144,7 +131,7 @@ def serving_init(original: Callable[..., None], self: Any, *args: Any, **kwargs:
         refuse(e)
     except Exception as e:  # an SGLang of another shape: our detectors still parse
         logger.error("%s: splicing is off: %s: %s", PACKAGE, type(e).__name__, e)
-        for line in problems():
+        for line in hooks.HOOKS.warnings():
             logger.warning("%s: %s", PACKAGE, line)
 
 
@@ -154,8 +141,8 @@ def activate(serving: Any) -> None:
     Raises:
         StartupError: the server must not start.
     """
-    from prr_plugins.sglang.runtime import Runtime, engine_render
-    from prr_plugins.sglang.serving import RUNTIME
+    # not loaded in a process that runs none of our parsers
+    from prr_plugins.sglang.runtime import RUNTIME, Runtime, engine_render
 
     made = getattr(serving.tokenizer_manager, RUNTIME, None)
     if made is not None:  # SGLang makes a second chat handler for its `/tokenize`
@@ -172,42 +159,10 @@ def activate(serving: Any) -> None:
     setattr(serving, RUNTIME, runtime)
     setattr(serving.tokenizer_manager, RUNTIME, runtime)
     if settings.admin and "sglang.srt.entrypoints.http_server" in sys.modules:
-        from prr_plugins.sglang import admin
+        from prr_plugins.sglang import admin  # only for who asks for it
 
         admin.serve()
-    for line in problems():
+    for line in hooks.HOOKS.warnings():
         logger.warning("%s: %s", PACKAGE, line)
-    logger.info("%s", start_line(serving, runtime))
-
-
-def start_line(serving: Any, runtime: Any) -> str:
-    """What is active, in one line."""
-    halves = [
-        name
-        for name, half in (("calls", serving.tool_call_parser), ("reasoning", serving.reasoning_parser))
-        if half is not None
-    ]
-    in_place = sum(state.installed for state in hooks.states())
-    wanted = sum(hook.wrapper is not None for hook in hooks.HOOKS)
-    return (
-        f"{PACKAGE} {version()} on SGLang {sglang_version}: {runtime.format.name} for {' and '.join(halves)}, "
-        f"splice {runtime.mode(None)}, retention {runtime.settings.retention}, "
-        f"store {runtime.settings.store_bytes >> 20} MiB, hooks {in_place}/{wanted}"
-    )
-
-
-def problems() -> list[str]:
-    """What is not as it should be with this SGLang, a line each."""
-    lines = hooks.problems()
-    if sglang_version.split("+")[0] not in hooks.TRIED:
-        lines.append(f"SGLang {sglang_version} was not tried with this release ({', '.join(hooks.TRIED)} were)")
-    return lines
-
-
-def version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(PACKAGE)
-    except PackageNotFoundError:
-        return "(not installed)"
+    calls, reasoning = serving.tool_call_parser is not None, serving.reasoning_parser is not None
+    logger.info("%s", start_line(hooks.HOOKS, fmt, runtime, calls=calls, reasoning=reasoning))

@@ -1,49 +1,26 @@
-"""`/v1/prr`: what the plugin does on this server, and switching the splice mode without a restart.
-
-    GET  /v1/prr          {"mode", "missing_hooks", "counts"}
-    POST /v1/prr/splice   {"mode": "on" | "observe" | "off"}   -> {"mode": ...}
-
-Served as vLLM serves its own administration routes: only with `VLLM_SERVER_DEV_MODE=1`, or with `PRR_ADMIN=1` to get
-these two alone. They stand under `/v1`, so `--api-key` guards them.
-"""
+"""`/v1/prr` on vLLM: with `VLLM_SERVER_DEV_MODE=1`, as vLLM's own administration routes, or with `PRR_ADMIN=1`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request
-from pydantic import BaseModel
+from fastapi import FastAPI
 
+from prr_plugins.common.serving import admin
 from prr_plugins.vllm.runtime import Runtime
 
-router = APIRouter(prefix="/v1/prr")
 
-
-class SpliceModeRequest(BaseModel):
-    mode: Literal["on", "observe", "off"]
-
-
-def _runtime(request: Request) -> Runtime:
-    found: Runtime | None = getattr(getattr(request.app.state, "online_renderer", None), "prr_runtime", None)
-    if found is None:
-        raise HTTPException(404, "this server runs no prr_* parser")
+def _runtime(state: Any) -> Runtime | None:
+    found: Runtime | None = getattr(getattr(state, "online_renderer", None), "prr_runtime", None)
     return found
 
 
-@router.get("")
-async def status(request: Request) -> dict[str, Any]:
-    return _runtime(request).status()
-
-
-@router.post("/splice")
-async def set_mode(body: SpliceModeRequest, request: Request) -> dict[str, Any]:
-    return {"mode": _runtime(request).set_mode(body.mode)}
-
-
 def wrap_register_routers(original: Callable[[FastAPI], None]) -> Callable[[FastAPI], None]:
+    """Where vLLM's own routes are added."""
+
     def register_vllm_serve_api_routers(app: FastAPI) -> None:
         original(app)
-        app.include_router(router)
+        app.include_router(admin.routes(_runtime))
 
     return register_vllm_serve_api_routers

@@ -1,7 +1,7 @@
 """Deltas of the parser as vLLM's `DeltaMessage`, and what a client makes of them.
 
 Promises: one `DeltaMessage` for one chunk (None where nothing flows); a call's first delta carries its id, type and
-name, its last one `raw_arguments`. `Accumulated` is the message a client holds after appending every delta.
+name, its last one `raw_arguments`. `sent` is the message a client holds after appending every delta.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pydantic import Field, SerializeAsAny
 from vllm.entrypoints.generate.base.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from vllm.renderers.chat_utils import make_tool_call_id
 
-from prr_plugins.common.machine import Delta
+from prr_plugins.common.parsing.completion import Delta
+from prr_plugins.common.serving.sent_message import SentCall, SentMessage
 
 
 class RawDeltaFunctionCall(DeltaFunctionCall):
@@ -55,7 +56,7 @@ class DeltaAssembler:
     def __init__(self, new_id: Callable[[str], str] | None = None, *, reasoning: bool = True) -> None:
         self._new_id = new_id or (lambda name: make_tool_call_id())
         self._reasoning = reasoning
-        self.sent = Accumulated()
+        self.sent = SentMessage()
 
     def message(self, deltas: Sequence[Delta]) -> DeltaMessage | None:
         if not deltas:
@@ -107,37 +108,4 @@ class DeltaAssembler:
         else:
             call.function.setdefault("arguments", "")
             call.function["raw_arguments"] = delta.text
-            self.sent.calls[delta.index].ended = True
-
-
-@dataclass
-class SentCall:
-    """One call as sent so far. `native_id` is the model's own, None where we made it up."""
-
-    id: str
-    native_id: str | None
-    name: str
-    arguments: list[str] = field(default_factory=list)
-    ended: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": "".join(self.arguments)}
-        return {"id": self.id, "type": "function", "function": function}
-
-
-@dataclass
-class Accumulated:
-    """The message that a client accumulates."""
-
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: dict[int, SentCall] = field(default_factory=dict)
-
-    def message(self) -> dict[str, Any]:
-        """In OpenAI shape."""
-        made: dict[str, Any] = {"role": "assistant", "content": "".join(self.content) or None}
-        if self.reasoning:
-            made["reasoning"] = "".join(self.reasoning)
-        if self.calls:
-            made["tool_calls"] = [call.to_dict() for call in self.calls.values()]
-        return made
+            self.sent.calls[delta.index].raw_arguments = delta.text

@@ -19,7 +19,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.tool_parsers import ToolParser, ToolParserManager
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
-from prr_plugins.common.checks import PROBE_TOOLS, is_probe
+from prr_plugins.common.serving.startup import PROBE_TOOLS, is_probe
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
-from prr_plugins.common.formats import FORMATS
+from prr_plugins.common.parsing.formats import FORMATS
 
-PREFIX = "prr_"
 _MODULE = "prr_plugins.vllm.registered"
 
 

@@ -20,14 +20,16 @@ from vllm.parser.abstract_parser import DelegatingParser
 from vllm.renderers.chat_utils import make_tool_call_id
 from vllm.tool_parsers.streaming import extract_named_tool_call_streaming, extract_required_tool_call_streaming
 
-from prr_plugins.common import request_fields
-from prr_plugins.common.completion import ParsedCompletion
-from prr_plugins.common.formats import Format
-from prr_plugins.common.machine import Delta, Policy, StreamParser
-from prr_plugins.common.turn_view import turn_view
+from prr_plugins.common.parsing.completion import Delta, ParsedCompletion, Policy
+from prr_plugins.common.parsing.format import Format
+from prr_plugins.common.parsing.reasoning import reasoning_markers
+from prr_plugins.common.parsing.stream_parser import StreamParser
+from prr_plugins.common.serving import request_fields
+from prr_plugins.common.serving.sent_message import SentCall, SentMessage
 from prr_plugins.vllm import hooks
-from prr_plugins.vllm.deltas import DeltaAssembler, SentCall
+from prr_plugins.vllm.deltas import DeltaAssembler
 from prr_plugins.vllm.registered import GUIDED_WHOLE, function_call, show_special_tokens, tool_dicts
+from prr_plugins.vllm.turn import claim
 
 if TYPE_CHECKING:
     from vllm.entrypoints.generate.base.protocol import DeltaMessage
@@ -51,7 +53,7 @@ class LosslessParser(DelegatingParser):
     def __init__(self, tokenizer: Any, tools: list[Any] | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, tools, *args, **kwargs)
         self._tool_dicts = tool_dicts(tools)
-        self._view = turn_view(tokenizer, self.prr_format)
+        self._markers = reasoning_markers(tokenizer, self.prr_format)
         self._prompt_ids: Sequence[int] | None = None
         self._opened = False  # the prompt opened the reasoning
         self._stream: StreamParser | None = None
@@ -70,7 +72,7 @@ class LosslessParser(DelegatingParser):
         if self.prr_format.name in GUIDED_WHOLE:
             from vllm.parser import harmony  # makes the grammar of its calls known, too
 
-            if hooks.check(hooks.HARMONY_FORMAT) is None:
+            if hooks.HOOKS.check(hooks.HARMONY_FORMAT) is None:
                 request = harmony._adjust_output_format(request)
         return show_special_tokens(super().adjust_request(request))
 
@@ -84,8 +86,6 @@ class LosslessParser(DelegatingParser):
         enable_auto_tools: bool = False,
         model_output_token_ids: Sequence[int] = (),
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
-        from prr_plugins.vllm.serving import claim
-
         finish_reason = claim(request, self, model_output_token_ids)
         self._open(request, "complete")
         self._feed(model_output, model_output_token_ids)
@@ -110,8 +110,6 @@ class LosslessParser(DelegatingParser):
         *,
         finished: bool,
     ) -> DeltaMessage | None:
-        from prr_plugins.vllm.serving import claim
-
         finish_reason = claim(request, self, delta_token_ids)
         if self._stream is None and not self._failed:
             if prompt_token_ids is not None:
@@ -129,7 +127,7 @@ class LosslessParser(DelegatingParser):
         span = self.reasoning_span(token_ids)
         return span[1] - span[0] if span else 0
 
-    # ------------------------------------------------------------------------------------ what `serving` asks
+    # ------------------------------------------------------------------------------------ what `turn` asks
 
     @property
     def parsed(self) -> ParsedCompletion | None:
@@ -142,15 +140,15 @@ class LosslessParser(DelegatingParser):
         return None if self._failed or self._stream is None else self._stream.reasoning_open
 
     @property
-    def sent(self) -> Any:
-        """What was streamed so far (`deltas.Accumulated`)."""
+    def sent(self) -> SentMessage:
+        """What was streamed so far."""
         return self._deltas.sent
 
     def reasoning_span(self, completion_ids: Sequence[int]) -> tuple[int, int] | None:
         """Token range of the reasoning in `completion_ids`, None where there is none."""
         if self.reasoning_parser_cls is None:
             return None
-        return self._view.parsed_reasoning_span(completion_ids, self._opened, self.parsed, self.reasoning_open)
+        return self._markers.parsed_reasoning_span(completion_ids, self._opened, self.parsed, self.reasoning_open)
 
     # ------------------------------------------------------------------------------------ the completion
 
@@ -163,7 +161,7 @@ class LosslessParser(DelegatingParser):
             self._stream = StreamParser(
                 self.prr_format,
                 tools=self._tool_dicts,
-                prompt_tail=self._view.tail_text(self._prompt_ids) if self._prompt_ids else "",
+                prompt_tail=self._markers.tail_text(self._prompt_ids) if self._prompt_ids else "",
                 reasoning=self.reasoning_parser_cls is not None,
                 tool_calls=self._calls(request),
                 stream_arguments=policy,

@@ -14,9 +14,10 @@ from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation
 from vllm.reasoning import ReasoningParser
 from vllm.tool_parsers import ToolParser
 
-from prr_plugins.common.formats import FORMATS, Format, get_format
-from prr_plugins.common.machine import StreamParser, parse
-from prr_plugins.common.turn_view import turn_view
+from prr_plugins.common.parsing.format import Format
+from prr_plugins.common.parsing.formats import FORMATS, get_format
+from prr_plugins.common.parsing.reasoning import reasoning_markers
+from prr_plugins.common.parsing.stream_parser import StreamParser, parse
 from prr_plugins.vllm import guidance, names
 from prr_plugins.vllm.deltas import DeltaAssembler
 
@@ -39,7 +40,7 @@ class PrrReasoningParser(ReasoningParser):
 
     def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, *args, **kwargs)
-        self._view = turn_view(tokenizer, self.prr_format)
+        self._markers = reasoning_markers(tokenizer, self.prr_format)
         self._stream: StreamParser | None = None
         self._deltas = DeltaAssembler()
         self._prompt_tail: str | None = None
@@ -55,25 +56,25 @@ class PrrReasoningParser(ReasoningParser):
         return self.prr_format.reasoning_end
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
-        if self.prr_format.name in GUIDED_WHOLE or self._view.reasoning_ended(input_ids):
+        if self.prr_format.name in GUIDED_WHOLE or self._markers.reasoning_ended(input_ids):
             return True
         # A template that shows nothing of the switch: the request's own word, as vLLM's parsers take it.
-        return self._switched_off and not self._view.opens(input_ids)
+        return self._switched_off and not self._markers.opens(input_ids)
 
     def is_reasoning_end_streaming(self, input_ids: Sequence[int], delta_ids: Iterable[int]) -> bool:
         if self.prr_format.name in GUIDED_WHOLE:
             return True
-        return self._view.ends_in(input_ids, sum(1 for _ in delta_ids))
+        return self._markers.ends_in(input_ids, sum(1 for _ in delta_ids))
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
-        return self._view.after_reasoning(input_ids)
+        return self._markers.after_reasoning(input_ids)
 
     def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
-        span = self._view.reasoning_span(token_ids, opened=self._view.ends_in(token_ids, len(token_ids)))
+        span = self._markers.reasoning_span(token_ids, opened=self._markers.ends_in(token_ids, len(token_ids)))
         return span[1] - span[0] if span else 0
 
     def adjust_initial_state_from_prompt(self, prompt_token_ids: Sequence[int]) -> None:
-        self._prompt_tail = self._view.tail_text(prompt_token_ids)
+        self._prompt_tail = self._markers.tail_text(prompt_token_ids)
 
     def adjust_request(self, request: Any) -> Any:
         return show_special_tokens(request)

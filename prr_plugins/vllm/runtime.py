@@ -1,4 +1,4 @@
-"""What one API process holds for a served model: bridge, store, splicer, counters, the switch.
+"""What one API process of vLLM holds for a served model.
 
 One `Runtime` belongs to one `OnlineRenderer` (attribute `prr_runtime`) and is made when that one is warmed up.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.renderers import ChatParams
 
-from prr_plugins.common import overflow
-from prr_plugins.common.bridge import Message, Render, TemplateBridge, Tools
-from prr_plugins.common.prometheus import PrometheusMetrics
-from prr_plugins.common.runtime import BaseRuntime
+from prr_plugins.common.bridge.template_probe import Render
+from prr_plugins.common.messages import Message, Tools
+from prr_plugins.common.prompts import overflow
+from prr_plugins.common.prompts.plan import Context, Conversation, Plan
+from prr_plugins.common.serving.prometheus import PrometheusMetrics
+from prr_plugins.common.serving.runtime import BaseRuntime, ids_among
 from prr_plugins.common.settings import Settings, SpliceMode
-from prr_plugins.common.splice import Context, Conversation, Plan, Splicer
 from prr_plugins.vllm import hooks
 
 if TYPE_CHECKING:
@@ -42,20 +42,16 @@ class Runtime(BaseRuntime):
         super().__init__(settings, PrometheusMetrics(), hooks.missing_for_splice(self.harmony), logger)
         self.max_model_len: int = renderer.model_config.max_model_len
         self._reserve = min(settings.output_reserve, self.max_model_len // 4)
-        self.model: str = renderer.model_config.model
-        self.template_id = _template_id(renderer)
-        bridge = TemplateBridge(
+        self.serve(
             renderer_render(renderer),
-            lambda text: tokenizer.encode(text, add_special_tokens=False),
-            lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
+            tokenizer,
             stop_ids(renderer),
-            tokenizer.get_added_vocab(),
-            stop=settings.stop,
+            renderer.model_config.model,
+            _template(renderer),
             # openai-harmony itself never makes a special token of a message's text.
-            special_tokens="as_text" if self.harmony else settings.special_tokens,
+            special_tokens="as_text" if self.harmony else None,
             reasoning_end=renderer.parser.prr_format.reasoning_end,
         )
-        self.splicer = Splicer(bridge, self.store, settings, self.metrics)
         # One thread: planning leaves the event loop free, and turns are recorded in the order they ended.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="prr")
 
@@ -168,26 +164,15 @@ def _copy_call(call: Any) -> Any:
 
 def stop_ids(renderer: OnlineRenderer) -> set[int]:
     """The ids that end generation on this server."""
-    found: set[int] = set()
     config = renderer.model_config
-    for value in (
+    return ids_among(
         renderer.renderer.get_eos_token_id(),
         getattr(config.hf_config, "eos_token_id", None),
         config.try_get_generation_config().get("eos_token_id"),
         config.get_diff_sampling_param().get("stop_token_ids"),
-    ):
-        if isinstance(value, int):
-            found.add(value)
-        elif value:
-            found.update(value)
-    return found
+    )
 
 
-def _template_id(renderer: OnlineRenderer) -> str:
-    """Names the template and tokenizer; stored turns of another one are never used."""
-    tokenizer = renderer.renderer.get_tokenizer()
-    template = renderer.chat_template or getattr(tokenizer, "chat_template", None)
-    parts = (type(renderer.renderer).__name__, repr(renderer.use_harmony), repr(template),
-             renderer.chat_template_content_format, repr(sorted(tokenizer.get_added_vocab().items())),
-             str(len(tokenizer)), renderer.model_config.model)  # fmt: skip
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+def _template(renderer: OnlineRenderer) -> tuple[object, ...]:
+    template = renderer.chat_template or getattr(renderer.renderer.get_tokenizer(), "chat_template", None)
+    return type(renderer.renderer).__name__, renderer.use_harmony, repr(template), renderer.chat_template_content_format

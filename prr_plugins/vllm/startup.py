@@ -8,28 +8,32 @@ would merely go unnoticed (vLLM ignores the tool parser, another front end parse
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import vllm
 import vllm.envs as envs
 
-from prr_plugins.common import switch
-from prr_plugins.common.checks import StartupError, check_markers, check_template, read_settings
-from prr_plugins.common.formats import FORMATS, Format, get_format
+from prr_plugins.common.parsing.format import Format
+from prr_plugins.common.serving import splice_switch
+from prr_plugins.common.serving.flags import check_names, chosen_format, is_ours
+from prr_plugins.common.serving.startup import (
+    PACKAGE,
+    StartupError,
+    check_markers,
+    check_template,
+    read_settings,
+    say_refusal,
+    start_line,
+)
 from prr_plugins.vllm import hooks
-from prr_plugins.vllm.names import PREFIX
 
 logger = logging.getLogger("vllm.prr_plugins")
-
-PACKAGE = "prr-plugins"
 
 
 def refuse(message: str | Exception) -> NoReturn:
     """End the process with one line on stderr. Not an exception of vLLM's kind: those come with a wall of traceback."""
-    print(f"ERROR {PACKAGE}: {message}", file=sys.stderr, flush=True)
+    say_refusal(message)
     raise SystemExit(2)
 
 
@@ -46,7 +50,7 @@ class Chosen:
 
     @property
     def ours(self) -> bool:
-        return any(name is not None and name.startswith(PREFIX) for name in (self.tool, self.reasoning))
+        return is_ours(self.tool) or is_ours(self.reasoning)
 
     def format(self) -> Format | None:
         """The one format in use, None where the flags choose none of ours.
@@ -54,26 +58,14 @@ class Chosen:
         Raises:
             StartupError: unknown name, or names that do not go together.
         """
-        named = {
-            flag: name
-            for flag, name in (("--tool-call-parser", self.tool), ("--reasoning-parser", self.reasoning))
-            if name is not None
-        }
-        for flag, name in named.items():
-            if name.startswith(PREFIX) and name not in FORMATS:
-                raise StartupError(f"{flag} {name}: there is no such parser; there are {', '.join(sorted(FORMATS))}")
-        used = {f: n for f, n in named.items() if f != "--tool-call-parser" or self.auto_tools}
-        if not any(name.startswith(PREFIX) for name in used.values()):
-            return None
-        if len(set(used.values())) > 1:
-            flags = " and ".join(f"{flag} {name}" for flag, name in used.items())
-            raise StartupError(f"{flags} do not go together: choose one prr_* name for both, or leave one unset")
-        return get_format(next(iter(used.values())))
+        check_names({"--tool-call-parser": self.tool, "--reasoning-parser": self.reasoning})
+        tool = self.tool if self.auto_tools else None
+        return chosen_format({"--tool-call-parser": tool, "--reasoning-parser": self.reasoning})
 
     def warnings(self) -> list[str]:
         """What would go unnoticed."""
         lines = []
-        if self.tool is not None and self.tool.startswith(PREFIX) and not self.auto_tools:
+        if is_ours(self.tool) and not self.auto_tools:
             lines.append(f"--tool-call-parser {self.tool}: vLLM ignores it without --enable-auto-tool-choice")
         if self.ours and envs.VLLM_USE_RUST_FRONTEND:
             lines.append(
@@ -103,7 +95,7 @@ def wrap_parse_args(original: Callable[..., Any]) -> Callable[..., Any]:
             logger.warning("%s: %s", PACKAGE, line)
         if getattr(parsed, "grpc", False):
             logger.warning("%s: --grpc: the gRPC server takes token ids, nothing is parsed or spliced", PACKAGE)
-        switch.share(settings.splice)
+        splice_switch.share(settings.splice)
         if settings.admin or envs.VLLM_SERVER_DEV_MODE:
             hooks.install("admin")
         return parsed
@@ -198,41 +190,10 @@ def activate(renderer: Any) -> None:
     runtime = Runtime(renderer, settings)
     parser.runtime = renderer.prr_runtime = runtime
     _log_like_vllm()
-    for line in problems():
+    for line in hooks.HOOKS.warnings():
         logger.warning("%s: %s", PACKAGE, line)
-    logger.info("%s", start_line(parser, runtime))
-
-
-def start_line(parser: Any, runtime: Any) -> str:
-    """What is active, in one line."""
-    halves = [
-        name
-        for name, half in (("calls", parser.tool_parser_cls), ("reasoning", parser.reasoning_parser_cls))
-        if half is not None
-    ]
-    states = [s for s in hooks.states() if s.hook.wrapper is not None and (s.installed or s.hook.stage != "admin")]
-    return (
-        f"{PACKAGE} {version()} on vLLM {vllm.__version__}: {parser.prr_format.name} for {' and '.join(halves)}, "
-        f"splice {runtime.mode(None)}, retention {runtime.settings.retention}, "
-        f"store {runtime.settings.store_bytes >> 20} MiB, hooks {sum(s.installed for s in states)}/{len(states)}"
-    )
-
-
-def problems() -> list[str]:
-    """What is not as it should be with this vLLM, a line each."""
-    lines = [f"{s.problem}: off: {s.hook.loses}" for s in hooks.states() if s.problem is not None]
-    if vllm.__version__.split("+")[0] not in hooks.TRIED:
-        lines.append(f"vLLM {vllm.__version__} was not tried with this release ({', '.join(hooks.TRIED)} were)")
-    return lines
-
-
-def version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(PACKAGE)
-    except PackageNotFoundError:
-        return "(not installed)"
+    calls, reasoning = parser.tool_parser_cls is not None, parser.reasoning_parser_cls is not None
+    logger.info("%s", start_line(hooks.HOOKS, parser.prr_format, runtime, calls=calls, reasoning=reasoning))
 
 
 def _log_like_vllm() -> None:

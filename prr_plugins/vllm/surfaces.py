@@ -1,4 +1,4 @@
-"""The API surfaces of vLLM beside chat completions, tied to `serving.Turn`.
+"""The API surfaces of vLLM beside chat completions, tied to `turn.Turn`.
 
 Promise: on each of them a turn is spliced and captured as on the chat route, or vLLM goes its own way.
 
@@ -20,11 +20,12 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prr_plugins.common.bridge import Message
-from prr_plugins.common.splice import Plan
+from prr_plugins.common.messages import Message
+from prr_plugins.common.prompts.plan import Plan
+from prr_plugins.vllm.chat import enters, follow, materialise, runtime_of, spliced
 from prr_plugins.vllm.parser import LosslessParser
 from prr_plugins.vllm.runtime import Runtime
-from prr_plugins.vllm.serving import CONVERTED, Choice, Preview, Turn, enters, follow, materialise, runtime_of, spliced
+from prr_plugins.vllm.turn import CONVERTED, Choice, Preview, Turn
 
 if TYPE_CHECKING:
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest, ResponsesResponse

@@ -23,8 +23,8 @@ from canitoolcall.adapters import vllm as vllm_adapter
 from canitoolcall.adapters.base import Adapter, ReplayInput, Support, ToolSpec
 from canitoolcall.results import ParsedToolCall, ParseResult, StreamAccumulator
 
-from prr_plugins.common.completion import token_bytes
-from prr_plugins.common.machine import Delta, Policy, StreamParser, parse
+from prr_plugins.common.parsing.completion import Delta, Policy, token_bytes
+from prr_plugins.common.parsing.stream_parser import StreamParser, parse
 
 from .corpus import format_of
 from .models import model_dir
@@ -302,11 +302,11 @@ class PrrInVllm(Vllm):
         return type("CompleteCalls", (composed,), {"_open": _open})
 
     def produce(self, request: Any, raw: ReplayInput, ids: list[int], last: bool) -> None:
-        from prr_plugins.vllm import serving
+        from prr_plugins.vllm.turn import Turn
 
-        turn = serving.Turn.of(request)
+        turn = Turn.of(request)
         if turn is None:
-            turn = serving.Turn(cast(Any, SimpleNamespace(mode=lambda asked: "off")), request, None, raw.model, None)
+            turn = Turn(cast(Any, SimpleNamespace(mode=lambda asked: "off")), request, None, raw.model, None)
             turn.attach(request)
         output = SimpleNamespace(index=0, token_ids=ids, text="", finish_reason=_finish_reason(raw) if last else None)
         turn.note(cast(Any, SimpleNamespace(request_id="", prompt_token_ids=None, outputs=[output])))
@@ -412,10 +412,9 @@ class PrrInSglang(PrrDetectorsInSglang):
         return sglang_adapter.ParserRule("*", name, name)
 
     def _serving(self, ctx: Any, rule: Any) -> Any:
-        from prr_plugins.common.formats import get_format
+        from prr_plugins.common.parsing.formats import get_format
         from prr_plugins.common.settings import Settings
-        from prr_plugins.sglang.runtime import Runtime
-        from prr_plugins.sglang.serving import RUNTIME
+        from prr_plugins.sglang.runtime import RUNTIME, Runtime
 
         made = super()._serving(ctx, rule)
         made.default_sampling_params = None

@@ -29,8 +29,9 @@ from renderers import configs
 from renderers.base import create_renderer
 from transformers import AutoTokenizer
 
-from prr_plugins.common.bridge import Message, Refusal
-from prr_plugins.common.huggingface import bridge_of, encoder, renderer
+from prr_plugins.common.bridge.continuation import Refusal
+from prr_plugins.common.bridge.huggingface import bridge_of, encoder, renderer
+from prr_plugins.common.messages import Message
 
 from .models import model_dir
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
-from prr_plugins.common.arguments import is_json_object
-from prr_plugins.common.completion import ParsedCompletion, Tokenizer, token_bytes
-from prr_plugins.common.formats import FORMATS, get_format
-from prr_plugins.common.machine import Delta, Policy, StreamParser
-from prr_plugins.common.reader import Markers
+from prr_plugins.common.parsing.arguments import is_json_object
+from prr_plugins.common.parsing.completion import Delta, ParsedCompletion, Policy, Tokenizer, token_bytes
+from prr_plugins.common.parsing.formats import FORMATS, get_format
+from prr_plugins.common.parsing.markers import Markers
+from prr_plugins.common.parsing.stream_parser import StreamParser
 
 # Their own syntax only happens to be JSON now and then; blanks come out as everywhere else in it.
 _NOT_JSON = frozenset({"prr_gemma4"})
@@ -26,7 +26,7 @@ def literals(format: str) -> list[str]:
     """Every literal that a format looks for: what marker soup is made of."""
     described = get_format(format)
     found = {*described.markers, *described.turn_openers, described.reasoning_start, described.reasoning_end}
-    module = import_module(f"prr_plugins.common.formats.{FORMATS[format]}")
+    module = import_module(f"prr_plugins.common.parsing.formats.{FORMATS[format]}")
     for value in vars(module).values():
         for markers in value.values() if isinstance(value, dict) else (value,):
             if isinstance(markers, Markers):

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from prr_plugins.common.bridge import Message, Refusal, TemplateBridge, Tools
-from prr_plugins.common.completion import ParsedCompletion
-from prr_plugins.common.formats import get_format
-from prr_plugins.common.machine import parse
+from prr_plugins.common.bridge.continuation import Refusal
+from prr_plugins.common.bridge.template_bridge import TemplateBridge
+from prr_plugins.common.messages import Message, Tools
+from prr_plugins.common.parsing.completion import ParsedCompletion
+from prr_plugins.common.parsing.formats import get_format
+from prr_plugins.common.parsing.stream_parser import parse
 
 from .adapters import completion_ids, tokenizer
 from .corpus import Completion

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from prr_plugins.cli import doctor, matrix
 from prr_plugins.cli.app import app
-from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
+from prr_plugins.common.bridge.chat_template import ChatTemplate, TemplateError
 from prr_plugins.common.settings import Settings, SettingsError
 
 DEEP = 100_000
@@ -226,7 +226,7 @@ def test_the_url_of_the_store(command: tuple[str, ...], url: str, says: str, mon
 def test_a_store_without_the_package_for_it(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRR_STORE_URL", raising=False)
     monkeypatch.setitem(sys.modules, "redis", None)
-    monkeypatch.delitem(sys.modules, "prr_plugins.common.redis_store", raising=False)
+    monkeypatch.delitem(sys.modules, "prr_plugins.common.store.redis_store", raising=False)
     refused("store", *command, says="PRR_STORE_URL is not set")
     monkeypatch.setenv("PRR_STORE_URL", "redis://h")
     refused("store", *command, says="pip install 'prr-plugins[redis]'")
@@ -308,7 +308,8 @@ FOREIGN = (
 
 
 def test_keys_of_others_under_the_prefix_are_neither_counted_nor_deleted() -> None:
-    from prr_plugins.common.redis_store import Stats, purge_all, stats, tenant_base
+    from prr_plugins.common.store.redis_admin import Stats, purge_all, stats
+    from prr_plugins.common.store.redis_store import tenant_base
 
     base = tenant_base("prr", b"12345678")
     ours = [base + b"e", base + b"t:1", base + b"t:2\n", base + b"k:1", base + b"l:1"]

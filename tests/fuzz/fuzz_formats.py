@@ -33,8 +33,8 @@ if "--worker" in sys.argv:  # only what is imported inside is instrumented, so i
         for _name in formats.FORMATS:
             formats.get_format(_name)
 
-from prr_plugins.common.formats import FORMATS, get_format
-from prr_plugins.common.machine import Policy
+from prr_plugins.common.parsing.completion import Policy
+from prr_plugins.common.parsing.formats import FORMATS, get_format
 from prr_testing.corpus import completions, completions_of
 from prr_testing.laws import assert_all, literals
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from prr_plugins.common.machine import parse
+from prr_plugins.common.parsing.stream_parser import parse
 from prr_testing.matrix.blame import Tracer
 from prr_testing.matrix.turns import ROWS, WRITERS, Impossible, write
 from prr_testing.models import model_dir

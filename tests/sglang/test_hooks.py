@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from prr_plugins.sglang import hooks, register, startup
+from prr_plugins.sglang import hooks, register
 
 HANDLER = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
 CHUNKS = "sglang.srt.entrypoints.openai.chat_encoding_adapters.token_output_sse_chunks"
@@ -74,19 +74,19 @@ def _message(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_a_place_with_other_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     moved = hooks.Hook("stream", "sglang.srt.runtime_context.publish", "serve", "streams", "a:b", ("another",))
-    monkeypatch.setattr(hooks, "HOOKS", (*hooks.HOOKS[:2], moved))
-    monkeypatch.setattr(hooks, "_installed", set())
+    monkeypatch.setattr(hooks.HOOKS, "rows", (*hooks.ROWS[:2], moved))
+    monkeypatch.setattr(hooks.HOOKS, "installed", set())
     assert hooks.missing_for_splice() == ["stream"]
     hooks.install("serve")  # leaves it alone
-    assert any("publish no longer takes another: off: streams" in line for line in startup.problems())
+    assert any("publish no longer takes another: off: streams" in line for line in hooks.HOOKS.warnings())
 
 
 def test_without_the_first_hook_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = hooks.Hook("config", "sglang.srt.runtime_context.announce", "register", "all but the parsers", "a:b")
-    monkeypatch.setattr(hooks, "HOOKS", (gone, *hooks.HOOKS[1:]))
-    monkeypatch.setattr(hooks, "_installed", set())
+    monkeypatch.setattr(hooks.HOOKS, "rows", (gone, *hooks.ROWS[1:]))
+    monkeypatch.setattr(hooks.HOOKS, "installed", set())
     register()
     lines = [r.getMessage() for r in caplog.records if "runtime_context.announce is not there" in r.getMessage()]
     assert len(lines) == 1
@@ -98,7 +98,7 @@ def test_the_document_names_every_hook() -> None:
     rows = [
         line.split("|")[1] for line in text.partition("## Hooks on SGLang")[2].splitlines() if line.startswith("| `")
     ]
-    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(hook.name for hook in hooks.HOOKS)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(hook.name for hook in hooks.ROWS)
 
 
 class Place:
@@ -115,13 +115,13 @@ def test_a_place_that_another_plugin_has_taken(monkeypatch: pytest.MonkeyPatch) 
     HookRegistry.register(target, lambda original: original() + " twice", HookType.AROUND)
     HookRegistry.apply_hooks()
     wanted = hooks.Hook("prompt", target, "serve", "splicing", f"{__name__}:ours")
-    monkeypatch.setattr(hooks, "HOOKS", (wanted,))
-    monkeypatch.setattr(hooks, "_installed", set())
-    monkeypatch.setattr(hooks, "_not_in_place", {})
+    monkeypatch.setattr(hooks.HOOKS, "rows", (wanted,))
+    monkeypatch.setattr(hooks.HOOKS, "installed", set())
+    monkeypatch.setattr(hooks.HOOKS, "not_in_place", {})
     hooks.install("serve")
     assert Place.ask() == "asked twice"
     assert hooks.missing_for_splice() == ["prompt"]
-    assert "did not take our hook" in startup.problems()[0]
+    assert "did not take our hook" in hooks.HOOKS.warnings()[0]
 
 
 def ours(original: Any) -> str:

@@ -13,7 +13,7 @@ from sglang.srt.function_call.function_call_parser import FunctionCallParser
 from sglang.srt.parser.reasoning_parser import ReasoningParser
 from sglang.srt.server_args import prepare_server_args
 
-from prr_plugins.common.formats import FORMATS
+from prr_plugins.common.parsing.formats import FORMATS
 from prr_plugins.sglang import detectors, startup
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}, "count": {"type": "number"}}}

@@ -16,8 +16,8 @@ from vllm.parser.parser_manager import ParserManager
 from vllm.reasoning import ReasoningParserManager
 
 import prr_plugins.vllm as plugin
-from prr_plugins.common.checks import check_template, tokenizer_render
-from prr_plugins.common.formats import FORMATS, get_format
+from prr_plugins.common.parsing.formats import FORMATS, get_format
+from prr_plugins.common.serving.startup import check_template, tokenizer_render
 from prr_plugins.vllm import guidance
 from prr_testing.adapters import tokenizer
 from prr_testing.vocabularies import vocabulary

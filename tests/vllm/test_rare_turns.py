@@ -232,7 +232,7 @@ def test_shadow_verification_counts(qwen_dir: Path, tmp_path: Path) -> None:
     """`PRR_VERIFY=1`: every spliced prompt is held against a full render of its history.
 
     The template is Qwen3.6's with a word that it writes in front of the generation prompt of a long conversation only,
-    which no stand-in shows: the disagreement made on purpose.
+    which no probe shows: the disagreement made on purpose.
     """
     source = (qwen_dir / "chat_template.jinja").read_text()
     place = source.rindex("{%- if add_generation_prompt %}")

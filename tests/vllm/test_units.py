@@ -14,15 +14,15 @@ import pytest
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
 import prr_plugins.vllm as plugin
-from prr_plugins.common import switch
-from prr_plugins.common.formats import FORMATS, get_format
+from prr_plugins.common.parsing.formats import FORMATS, get_format
+from prr_plugins.common.parsing.reasoning import reasoning_markers
+from prr_plugins.common.serving import splice_switch
 from prr_plugins.common.settings import Settings
-from prr_plugins.common.turn_view import turn_view
 from prr_plugins.vllm import hooks, startup
 from prr_plugins.vllm.deltas import DeltaAssembler
 from prr_plugins.vllm.parser import compose
 from prr_plugins.vllm.registered import PrrQwen3ReasoningParser, PrrQwen3ToolParser
-from prr_plugins.vllm.serving import Choice
+from prr_plugins.vllm.turn import Choice
 from prr_testing.tokens import Vocabulary
 
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
@@ -40,7 +40,7 @@ def _registered() -> None:
 
 
 def test_every_hook_is_as_we_know_it() -> None:
-    assert {state.hook.name: state.problem for state in hooks.states() if state.problem is not None} == {}
+    assert {state.hook.name: state.problem for state in hooks.HOOKS.states() if state.problem is not None} == {}
 
 
 def test_register_may_be_called_again() -> None:
@@ -52,17 +52,17 @@ def test_register_may_be_called_again() -> None:
 
 
 def test_a_hook_that_moved_is_named_and_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = dataclasses.replace(next(h for h in hooks.HOOKS if h.name == "prompt"), parameters=("gone",))
+    moved = dataclasses.replace(next(h for h in hooks.HOOKS.rows if h.name == "prompt"), parameters=("gone",))
     away = dataclasses.replace(moved, name="stream", target="vllm.nowhere:Nothing.at_all")
-    monkeypatch.setattr(hooks, "HOOKS", (moved, away))
-    monkeypatch.setattr(hooks, "_installed", set())
+    monkeypatch.setattr(hooks.HOOKS, "rows", (moved, away))
+    monkeypatch.setattr(hooks.HOOKS, "installed", set())
     hooks.install("compose")
-    states = {state.hook.name: state for state in hooks.states()}
+    states = {state.hook.name: state for state in hooks.HOOKS.states()}
     assert not any(state.installed for state in states.values())
     assert "no longer takes gone" in (states["prompt"].problem or "")
     assert "is not there" in (states["stream"].problem or "")
     assert hooks.missing_for_splice() == ["prompt", "stream"]
-    assert any("splicing" in line for line in startup.problems())
+    assert any("splicing" in line for line in hooks.HOOKS.warnings())
 
 
 def test_a_plugin_that_cannot_load_does_not_end_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_tool_parser_alone(qwen: Vocabulary) -> None:
     deltas = [parser.extract_tool_calls_streaming("", "", c, [], [], [], REQUEST) for c in COMPLETION]
     arguments = [t.function.arguments for d in deltas if d for t in d.tool_calls if t.function]
     assert "".join(a or "" for a in arguments) == '{"a": " b"}'
-    assert assembler.sent.message() == {"role": "assistant", "content": None}
+    assert assembler.sent.message("reasoning") == {"role": "assistant", "content": None}
 
 
 @pytest.mark.parametrize("hide", [False, True])
@@ -143,7 +143,7 @@ def test_after_a_fault_the_rest_is_content(qwen: Vocabulary, hide: bool, monkeyp
 
 
 def test_the_tail_of_a_prompt(qwen: Vocabulary) -> None:
-    view = turn_view(qwen.tokenizer, get_format("prr_qwen3"))
+    view = reasoning_markers(qwen.tokenizer, get_format("prr_qwen3"))
     assert (
         view.tail_text(qwen.encode(PROMPT + COMPLETION + "<|im_end|>\n" + PROMPT)) == "<|im_start|>assistant\n<think>\n"
     )
@@ -161,7 +161,7 @@ def test_a_finish_reason_that_names_calls_needs_some() -> None:
 
 
 def test_a_request_may_only_ask_for_less() -> None:
-    server = switch.Switch("observe")
+    server = splice_switch.Switch("observe")
     assert server.for_request(None) == "observe"
     assert server.for_request("on") == "observe"
     assert server.for_request("off") == "off"
@@ -169,12 +169,13 @@ def test_a_request_may_only_ask_for_less() -> None:
 
 def test_the_switch_is_one_for_all_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv(switch.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(splice_switch.ENVIRONMENT, raising=False)
     program = (
         "import os, subprocess, sys\n"
-        "from prr_plugins.common.switch import Switch, share\n"
+        "from prr_plugins.common.serving.splice_switch import Switch, share\n"
         "share('observe')\n"
-        'child = \'from prr_plugins.common.switch import Switch; s = Switch("on"); print(s.mode); s.mode = "off"\'\n'
+        "child = 'from prr_plugins.common.serving.splice_switch import Switch\\n'\n"
+        'child += \'s = Switch("on"); print(s.mode); s.mode = "off"\'\n'
         "subprocess.run([sys.executable, '-c', child], check=True)\n"
         "print(Switch('on').mode)\n"
     )

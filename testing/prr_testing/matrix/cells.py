@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from prr_plugins.cli.chat_template import ChatTemplate, TemplateError
-from prr_plugins.common.formats import get_format
-from prr_plugins.common.machine import StreamParser
+from prr_plugins.common.bridge.chat_template import ChatTemplate, TemplateError
+from prr_plugins.common.parsing.formats import get_format
+from prr_plugins.common.parsing.stream_parser import StreamParser
 
 from ..tokens import Vocabulary
 from .blame import Place, Tracer, place
