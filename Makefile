@@ -2,7 +2,7 @@
 # make demo          the whole thread on a real server, stock parsers against ours (SESSION=FILE, SEED=N, BLOCK=N)
 # make test          every test (PYTEST_ARGS="tests/common")
 # make seed-models   the five seed models of docs/models.md on real servers, with more settings than in `make test`
-# make lint          ruff and mypy; `make format` mends what ruff can
+# make lint          ruff, mypy and the direction of imports (import-linter); `make format` mends what ruff can
 # make matrix        what stock vLLM, stock SGLang and ours keep of a turn: out/matrix.html (MODEL=NAME)
 # make bench         the prefix-cache hit rate of whole agent traces (TRACE=FILE, VARIATION=R, SEEDS=N); PART=all: the next too
 # make bench-parsers CPU time per token of every parser, ours and the engines' (FAMILY=NAME, REPEATS=N); also PART=parsers
@@ -56,6 +56,7 @@ lint: setup
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(RUN) -c "from importlinter.cli import lint_imports_command as run; run()" --no-cache
 
 format: setup
 	$(RUN) -m ruff check --fix .
