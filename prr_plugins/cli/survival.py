@@ -17,6 +17,7 @@ from prr_plugins.common.bridge.chat_template import ChatTemplate, TemplateError
 from prr_plugins.common.bridge.continuation import Refusal
 from prr_plugins.common.bridge.template_bridge import TemplateBridge
 from prr_plugins.common.messages import Message, Tools
+from prr_plugins.common.prefix import common_prefix
 
 Spelling = Literal["canonical", "spaced", "odd_tokens", "cut_content", "cut_reasoning"]
 
@@ -171,7 +172,7 @@ class Survival:
         )
         if isinstance(extended, Refusal):
             return Outcome(s, len(before), kept, drift, switch, None, extended.reason, False, False)
-        bridged = _common(before, extended.ids)
+        bridged = common_prefix(before, extended.ids)
         reasons = REASONING[:12] in sampled
         return Outcome(
             s,
@@ -263,7 +264,7 @@ class Survival:
     ) -> tuple[int, Drift | None]:
         traced = self.template.trace([*s.before, returned, *s.after], s.tools, True, kwargs)
         ids = self.vocabulary.encode(traced.text)
-        kept = _common(before, ids)
+        kept = common_prefix(before, ids)
         if kept == len(before):
             return kept, None
         line = traced.line(len(self.vocabulary.decode(ids[:kept])))
@@ -298,19 +299,10 @@ def _behind(full: str, base: str, opening: str) -> str | None:
     """The last turn of `full` behind as much of the generation prompt as the template writes there."""
     if full.startswith(base):
         turn = full[len(base) :]
-        return turn[_common(turn, opening) :]
+        return turn[common_prefix(turn, opening) :]
     # Templates that drop old reasoning rewrite what stood before: then the opener's last place tells where the turn is.
     for length in range(len(opening), 0, -1):
         at = full.rfind(opening[:length])
         if at >= 0:
             return full[at + length :]
     return None
-
-
-def _common(one: Any, other: Any) -> int:
-    n = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n

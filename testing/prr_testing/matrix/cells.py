@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 from prr_plugins.common.bridge.chat_template import ChatTemplate, TemplateError
 from prr_plugins.common.parsing.formats import get_format
 from prr_plugins.common.parsing.stream_parser import StreamParser
+from prr_plugins.common.prefix import common_prefix
 
 from ..tokens import Vocabulary
 from .blame import Place, Tracer, place
@@ -180,7 +181,7 @@ class Measure:
         return Cell(turn.model, turn.row.name, self.by, reusable=len(prompt_ids) + len(turn.ids))
 
     def _compare(self, cell: Cell, turn: Turn, sampled: list[int], ids: list[int], message: Message) -> None:
-        cell.kept = common(sampled, ids)
+        cell.kept = common_prefix(sampled, ids)
         ends = not turn.cut and sampled[-1] in self._stops
         cell.exact = cell.kept == len(sampled) or (ends and cell.kept == len(sampled) - 1 and len(ids) > cell.kept)
         cell.respelled_stop = cell.exact and cell.kept < len(sampled)
@@ -202,7 +203,7 @@ class Measure:
     def _cause(self, turn: Turn, message: Message, prompt_ids: list[int], ids: list[int], kept: int) -> Cause:
         sampled = [*prompt_ids, *turn.ids]
         wanted, got = self.vocabulary.text_of(sampled), self.vocabulary.text_of(ids)
-        at = common(wanted, got)
+        at = common_prefix(wanted, got)
         if at >= len(self.vocabulary.text_of(sampled[:-1] if not turn.cut else sampled)):
             file, line = self.chat.encode_site()
             return Cause("encoding", "the same text in other tokens", place(str(self.root), file, line))
@@ -216,7 +217,7 @@ class Measure:
         whole = self._parsed(turn, sampled[: len(sampled) - len(turn.ids)])
         for what, repaired in _repairs(message, whole.message, any(whole.native_ids)):
             try:
-                now = common(sampled, self._next(turn, repaired).prompt_ids)
+                now = common_prefix(sampled, self._next(turn, repaired).prompt_ids)
             except Exception:
                 continue
             if now > kept:
@@ -410,13 +411,3 @@ def _short(text: str | None) -> str:
     if text is None:
         return "(nothing)"
     return repr(text if len(text) <= 48 else f"{text[:22]}…{text[-22:]}")
-
-
-def common(one: Any, other: Any) -> int:
-    """Length of the common beginning."""
-    n = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n
