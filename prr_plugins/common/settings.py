@@ -169,7 +169,7 @@ def check_url(url: str) -> None:
     Raises:
         ValueError: it does not take it. The message is one line without the URL's secrets.
     """
-    import redis  # optional: needed by who sets PRR_STORE_URL
+    import redis  # an optional package, needed by who sets PRR_STORE_URL
 
     if taken := sorted(_NOT_IN_THE_URL & parse_qs(urlsplit(url).query, keep_blank_values=True).keys()):
         raise ValueError(f"its query sets '{taken[0]}', which is not the URL's to set (time-outs: PRR_STORE_TIMEOUT)")

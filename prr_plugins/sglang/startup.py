@@ -3,6 +3,8 @@
 A server that cannot do what its flags ask for refuses to start with one line: a `PRR_*` value that is not accepted, two
 names that do not go together, a tokenizer without the format's markers, a template that writes calls in another format.
 (An unknown name is refused by SGLang itself, whose message lists all it knows.)
+
+What serves requests is imported only where a `prr_*` parser is chosen: the engine loads plugins in every process.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The vLLM plugin: `--tool-call-parser prr_*`, `--reasoning-parser prr_*`, and spliced prompts for their chats.
 
-It only translates between vLLM's types and `prr_plugins.common`; it knows no model format. Rooms:
+It only translates between vLLM's types and `prr_plugins.common`; it knows no model format. Files:
 
 - `hooks`: every place where it touches vLLM, in one table, checked at start.
 - `names`: the `prr_*` names; `registered`: the pair of classes behind each; `parser`: the one `Parser` that serves a
   request, with `deltas` (its output as vLLM's types).
-- `serving`: follows a request: splice, capture, what the client sees; `surfaces`: the routes beside chat completions.
-- `runtime`: what one API process holds (store, splicer, counters); `admin`: changing the mode at run time.
+- `turn`: one request: its prompt spliced, its completions captured, its response completed. `chat` ties it to the chat
+  route, `surfaces` to the others.
+- `runtime`: what one API process holds; `admin`: the routes that change the mode at run time.
 - `startup`: what must be right before a server starts, and the one line that says what is active.
 - `doctor`: the same for `prr doctor`.
 
@@ -25,7 +26,7 @@ def register() -> None:
     vLLM does not guard plugins: what is raised here would end servers that never chose a `prr_*` parser.
     """
     try:
-        from prr_plugins.vllm import hooks, names
+        from prr_plugins.vllm import hooks, names  # inside: their imports may fail on a vLLM of another shape
 
         names.register_names()
         hooks.install("register")

@@ -3,6 +3,8 @@
 A server that cannot do what its flags ask for refuses to start with one line: an unknown `prr_*` name, a `PRR_*` value
 that is not accepted, a tokenizer without the format's markers, a template that writes calls in another format. What
 would merely go unnoticed (vLLM ignores the tool parser, another front end parses) gets one warning line.
+
+What serves requests is imported only where a `prr_*` parser is chosen: the engine loads plugins in every process.
 """
 
 from __future__ import annotations
