@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from prr_testing.models import model_dir
@@ -32,20 +33,32 @@ def test_the_parsing_runs() -> None:
 
 
 def test_the_rollout_runs(real: Callable[[str], Any]) -> None:
-    """The code of docs/rollouts.md, with a sampler and tools of ours."""
-    text = (ROOT / "docs" / "rollouts.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    """The code of docs/rl.md: the rollout with a sampler and tools of ours, then the trainer's check of two replies."""
+    rollout, check = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "rl.md").read_text(), re.S)
     model = real("qwen3.6")
     call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"cmd": "ls"}'}}
+    sampled = model.encode("Hm.</think>x<|im_end|>")
+    prompts: list[list[int]] = []
+
+    def sample(ids: list[int]) -> list[int]:
+        prompts.append(list(ids))
+        return list(sampled)
+
     names: dict[str, Any] = {
         "MODEL": model_dir("qwen3.6"),
         "TOOLS": [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}],
-        "TURNS": 3,
-        "masks": [],
-        "sample": lambda prompt: model.encode("Hm.</think>x<|im_end|>"),
+        "TURNS": 4,
+        "sample": sample,
         "parse_completion": lambda ids: {"role": "assistant", "content": "x", "tool_calls": [call]},
-        "run_tools": lambda assistant: [{"role": "tool", "tool_call_id": "c1", "content": "a"}],
+        "run_tools": lambda _: [{"role": "tool", "tool_call_id": "c1", "content": "a"}] if len(prompts) < 3 else [],
     }
-    exec(compile(code, "rollouts.md", "exec"), names)
-    assert [sum(mask) for mask in names["masks"]] == [len(names["sample"]([]))] * 3
-    assert len(names["masks"][-1]) == len(names["prompt"])
+    exec(compile(rollout, "rl.md", "exec"), names)
+    ids, mask = names["ids"], names["mask"]
+    assert len(prompts) == 3
+    assert len(mask) == len(ids)
+    assert [token for token, counts in zip(ids, mask, strict=True) if counts] == sampled * 3
+    replies: dict[str, Any] = {"lineage": []}
+    for prompt in prompts:
+        replies["reply"] = SimpleNamespace(prompt_token_ids=prompt, choices=[SimpleNamespace(token_ids=sampled)])
+        exec(compile(check, "rl.md", "exec"), replies)
+    assert replies["lineage"] == ids
