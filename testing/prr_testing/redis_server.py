@@ -21,7 +21,8 @@ from typing import Any
 
 import redis
 
-from .server import _die_with_parent, _free_port
+from .keeper import die_with_parent
+from .server import _free_port
 
 PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
 
@@ -56,7 +57,7 @@ class RedisServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:

@@ -1,14 +1,13 @@
 """A real engine server for the length of a `with` block, on 127.0.0.1 and a free port: vLLM (`serve`) or SGLang.
 
-The server is a process group of its own. It is taken down on every way out of the block, by its ids, and by the kernel
-if this process dies without a way out. Nothing of this process's environment changes how it behaves: `PRR_*`, `VLLM_*`
-and `SGLANG_*` variables reach it only when the caller names them.
+The server is a process group of its own, under a keeper (keeper.py) that ends with this process. It is taken down on
+every way out of the block, all of it, and by the keeper if this process dies without a way out. Nothing of this process's
+environment changes how it behaves: `PRR_*`, `VLLM_*` and `SGLANG_*` variables reach it only when the caller names them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -16,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Literal
@@ -46,7 +46,18 @@ _ENGINE_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "SGLANG_CPU_OMP_THREADS_BIND": "all",
 }
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+_KEEPER = Path(__file__).with_name("keeper.py")
+
+
+@dataclass
+class Starts:
+    """What a run has started so far: how many servers of which engine, and the seconds it waited for them."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
+STARTS = Starts()
 
 
 class ServerFailed(RuntimeError):
@@ -79,7 +90,10 @@ class Metrics:
 
 @dataclass
 class Server:
-    """A running server. `model` is the name to ask for; `log` grows while it runs; `block_size` is in tokens."""
+    """A running server. `model` is the name to ask for; `log` grows while it runs; `block_size` is in tokens.
+
+    process: its keeper; the server's own processes stand beneath it.
+    """
 
     process: subprocess.Popen[bytes]
     port: int
@@ -122,10 +136,6 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
-
-
 def _environment(scratch: str, extra: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
@@ -141,28 +151,32 @@ def _tail(log: Path, lines: int = 40) -> str:
 
 
 def _wait_until_ready(server: Server, timeout: float) -> None:
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if server.process.poll() is not None:
-            raise ServerFailed(f"the server ended with {server.process.returncode}; its log:\n{_tail(server.log)}")
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{server.base_url}/health", timeout=5.0).status_code == 200:
-                return
-        time.sleep(0.2)
+    began = time.monotonic()
+    STARTS.counts[server.engine] += 1
+    try:
+        while time.monotonic() < began + timeout:
+            if server.process.poll() is not None:
+                raise ServerFailed(f"the server ended with {server.process.returncode}; its log:\n{_tail(server.log)}")
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{server.base_url}/health", timeout=5.0).status_code == 200:
+                    return
+            time.sleep(0.2)
+    finally:
+        STARTS.seconds += time.monotonic() - began
     raise ServerFailed(f"the server was not ready within {timeout:.0f} s; its log:\n{_tail(server.log)}")
 
 
 @contextlib.contextmanager
-def _running(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A command under its keeper for the length of a block; nothing of it is left behind."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-S", "-E", _KEEPER, *command],
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # closes when this process ends, however it does: then all of the server is killed
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
         )
     try:
         yield process
@@ -171,13 +185,14 @@ def _running(command: Sequence[str], environment: Mapping[str, str], log: Path) 
 
 
 def _take_down(process: subprocess.Popen[bytes], grace: float = 20.0) -> None:
-    """End the server's whole process group: asked first, killed after `grace` seconds."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(grace)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # also a child that outlived the server
+    """End all of the server: asked first, killed after `grace` seconds."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+    assert process.stdin is not None
+    process.stdin.close()
     process.wait()
 
 
@@ -313,7 +328,7 @@ def _started(
         environment = _environment(scratch, variables)
         for last_try in (False, False, True):
             port = _free_port()
-            with _running([*command, "--host", "127.0.0.1", "--port", str(port)], environment, log) as process:
+            with running([*command, "--host", "127.0.0.1", "--port", str(port)], environment, log) as process:
                 server = Server(process, port, log, model, block_size, engine)
                 try:
                     _wait_until_ready(server, ready_within)
