@@ -2,130 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import logging
 import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from prr_plugins.common.messages import Message
-from prr_plugins.common.metrics import METRICS, Metrics
-from prr_plugins.common.prompts.plan import Conversation, Plan
-from prr_plugins.common.prompts.splicer import Splicer
+from prr_plugins.common.metrics import METRICS
+from prr_plugins.common.prompts.plan import Conversation
 from prr_plugins.common.settings import Settings
-from prr_plugins.common.store.memory import TurnStore
-
-SYSTEM = {"role": "system", "content": "Be brief."}
-USER = {"role": "user", "content": "List the files."}
-NEXT = {"role": "user", "content": "Go on, please."}
-
-
-def call(name: str = "bash", **arguments: Any) -> Message:
-    return {"type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-
-
-def results(message: Message, *texts: str) -> list[Message]:
-    calls = message["tool_calls"]
-    return [
-        {"role": "tool", "tool_call_id": one["id"], "content": text} for one, text in zip(calls, texts, strict=True)
-    ]
-
-
-@dataclass
-class Engine:
-    """An engine as far as the splicer sees it: renders what is not spliced, and is told what to sample."""
-
-    model: Any
-    settings: Settings = field(default_factory=Settings)
-    metrics: Metrics = field(default_factory=Metrics)
-    store: TurnStore = field(default_factory=lambda: TurnStore(1 << 28))
-    ids: Any = field(default_factory=count)
-
-    def __post_init__(self) -> None:
-        self.splicer = Splicer(self.model.bridge(stop=self.settings.stop), self.store, self.settings, self.metrics)
-        self.plan: Plan = Plan("refused")
-        self.prompt: list[int] = []
-        self.turn: list[int] = []
-
-    def ask(
-        self,
-        messages: list[Message],
-        *,
-        reasoning: str = "Hm.",
-        content: str = "",
-        calls: list[Message] | None = None,
-        stop: str = "<|im_end|>",
-        native: tuple[str | None, ...] = (),
-        mode: Any = None,
-        hidden: bool = False,
-        **request: Any,
-    ) -> Message:
-        """One request. Returns the assistant message that the client gets; `prompt` and `turn` hold the ids."""
-        fields = {name: request.pop(name) for name in ("dropped_calls", "also") if name in request}
-        conversation = Conversation(copy.deepcopy(messages), model="m", **request)
-        before = copy.deepcopy(conversation)
-        self.plan = self.splicer.plan(conversation, mode)
-        self.splicer.settle(self.plan)
-        assert conversation == before
-        kwargs = request.get("template_kwargs") or {}
-        self.prompt = self.plan.prompt_ids or self.rendered(messages, request.get("tools"), kwargs)
-        # written as no template would write it
-        thought = self.model.encode(f"{reasoning}\n\n\n")
-        text = f"</think>\n{content}"
-        for one in calls or []:
-            text += f"<tool_call> {one['function']['name']} {one['function']['arguments']}</tool_call>"
-        sampled = thought + self.model.encode(text + stop)
-        message: Message = {"role": "assistant", "content": content or None}
-        if reasoning and not hidden:
-            message["reasoning"] = reasoning
-        if calls:
-            ids = [own or f"chatcmpl-tool-{next(self.ids)}" for own in native or [None] * len(calls)]
-            message["tool_calls"] = [{"id": call_id, **one} for call_id, one in zip(ids, calls, strict=True)]
-        self.splicer.record(
-            self.plan.context,
-            self.prompt,
-            sampled,
-            message,
-            reasoning_span=(0, len(thought)) if reasoning else None,
-            native_call_ids=native or [None] * len(calls or []),
-            hidden_reasoning=hidden,
-            **fields,
-        )
-        self.turn = self.prompt + sampled
-        return copy.deepcopy(message)
-
-    def rendered(self, messages: list[Message], tools: Any = None, kwargs: dict[str, Any] | None = None) -> list[int]:
-        ids: list[int] = self.model.encode(self.model.render(messages, tools, True, kwargs or {}))
-        return ids
-
-    def outcome(self) -> tuple[str, str]:
-        return self.plan.outcome, self.plan.reason
-
-    def check_exact(self, turn: list[int]) -> None:
-        assert self.plan.outcome == "spliced", self.plan.reason
-        assert self.prompt[: len(turn)] == turn
-        assert self.plan.kept_tokens == len(turn)
-
-
-@pytest.fixture
-def engine(real: Callable[[str], Any]) -> Engine:
-    return Engine(real("qwen3.6"))
-
-
-@pytest.fixture
-def make(real: Callable[[str], Any]) -> Callable[..., Engine]:
-    return lambda name="qwen3.6", **settings: Engine(real(name), Settings(**settings))
-
-
-def without_reasoning(message: Message) -> Message:
-    return {key: value for key, value in message.items() if key != "reasoning"}
+from tests.common.prompts._engine import NEXT, SYSTEM, USER, Engine, answered, call, results, without_reasoning
 
 
 def test_tool_loop_then_new_user(engine: Engine) -> None:
@@ -149,11 +40,6 @@ def test_tool_loop_then_new_user(engine: Engine) -> None:
     assert engine.metrics.get("prr_turns_total", "spliced", "") == 5
     assert engine.metrics.get("prr_turns_total", "first_turn", "") == 1
     assert engine.metrics.get("prr_store_bytes") == engine.store.size
-
-
-def answered(engine: Engine, **request: Any) -> list[Message]:
-    message = engine.ask([USER], content="Two files.", **request)
-    return [USER, without_reasoning(message), NEXT]
 
 
 @pytest.mark.parametrize(
@@ -317,131 +203,6 @@ def test_an_edit_behind_late_system_messages(engine: Engine) -> None:
     assert (plan.outcome, plan.reason) == ("spliced", "unknown_turn:messages[8]")
     assert plan.prompt_ids is not None
     assert plan.prompt_ids[: len(turn)] == turn
-
-
-# Several turns that fit
-
-
-def test_call_ids_tell_siblings_apart(engine: Engine) -> None:
-    one = engine.ask([USER], calls=[call(cmd="ls")], reasoning="One.")
-    first = engine.turn
-    other = engine.ask([USER], calls=[call(cmd="ls")], reasoning="Other.")
-    second = engine.turn
-    for message, turn in ((one, first), (other, second)):
-        engine.ask([USER, without_reasoning(message), *results(message, "a")])
-        engine.check_exact(turn)
-
-
-def test_reasoning_tells_siblings_apart_and_nothing_is_ambiguous(engine: Engine) -> None:
-    one = engine.ask([USER], content="Yes.", reasoning="One.")
-    first = engine.turn
-    other = engine.ask([USER], content="Yes.", reasoning="Other.")
-    second = engine.turn
-    for message, turn in ((one, first), (other, second)):
-        engine.ask([USER, message, NEXT])
-        engine.check_exact(turn)
-    engine.ask([USER, without_reasoning(one), NEXT])
-    assert engine.outcome() == ("refused", "ambiguous")
-
-
-def test_an_earlier_turn_tells_siblings_apart(engine: Engine) -> None:
-    turns, histories = [], []
-    for reasoning in ("One.", "Other."):
-        message = engine.ask([USER], calls=[call(cmd="ls")], reasoning=reasoning)
-        history = [USER, without_reasoning(message), *results(message, "a")]
-        message = engine.ask(history, content="Done.", reasoning=reasoning)
-        turns.append(engine.turn)
-        histories.append([*history, without_reasoning(message), NEXT])
-    for turn, history in zip(turns, histories, strict=True):
-        engine.ask(history)
-        engine.check_exact(turn)
-
-
-def test_equal_ids_are_no_ambiguity(engine: Engine) -> None:
-    for _ in range(2):
-        message = engine.ask([USER], content="Yes.")
-    engine.ask([USER, message, NEXT])
-    assert engine.plan.outcome == "spliced"
-
-
-def test_equal_choices_are_no_ambiguity(engine: Engine) -> None:
-    """With n > 1 two choices may be the same to the last id; the second is stored as a branch of the first."""
-    plan = engine.splicer.plan(Conversation([USER], model="m"))
-    sampled = engine.model.encode("</think>\n\nYes.<|im_end|>")
-    message = {"role": "assistant", "content": "Yes."}
-    for _ in range(2):
-        engine.splicer.record(plan.context, engine.rendered([USER]), sampled, message)
-    engine.ask([USER, message, NEXT])
-    engine.check_exact(engine.rendered([USER]) + sampled)
-
-
-def test_either_form_of_a_message_finds_its_turn(engine: Engine) -> None:
-    sent = {"role": "assistant", "content": "", "tool_calls": [{"id": "x", **call()}]}
-    sent["tool_calls"][0]["function"]["arguments"] = '{"cmd": "ls",}'
-    message = engine.ask([USER], calls=[call(cmd="ls")], also=[sent])
-    turn = engine.turn
-    for form in (message, sent):
-        engine.ask([USER, form, *results(form, "a")])
-        engine.check_exact(turn)
-
-
-# Ownership
-
-
-def test_tenants_never_share(engine: Engine) -> None:
-    histories = {}
-    for tenant in ("a", "b", None):
-        histories[tenant] = answered(engine, tenant=tenant)
-        assert engine.plan.outcome == "first_turn"
-    turns = {}
-    for tenant, history in histories.items():
-        engine.ask(history, tenant=tenant)
-        assert engine.plan.outcome == "spliced"
-        turns[tenant] = engine.prompt
-    engine.ask(histories["a"], tenant="c")
-    assert engine.outcome() == ("refused", "unknown_turn")
-
-
-def test_hidden_reasoning_only_for_a_proven_owner(engine: Engine) -> None:
-    message = engine.ask([USER], content="Yes.", hidden=True)
-    turn = engine.turn
-    forged = [USER, message, NEXT]
-    engine.ask(forged, hidden=True)
-    assert engine.outcome() == ("refused", "no_possession")
-    message = engine.ask([USER], content="Yes.", hidden=True, tenant="a")
-    turn = engine.turn
-    engine.ask([USER, message, NEXT], hidden=True, tenant="a")
-    engine.check_exact(turn)
-    assert engine.plan.hides_reasoning
-
-
-def test_an_issued_call_id_proves_the_owner_of_all_before_it(engine: Engine) -> None:
-    message = engine.ask([USER], calls=[call(cmd="ls")], hidden=True)
-    history = [USER, message, *results(message, "a")]
-    message = engine.ask(history, calls=[call(cmd="pwd")], hidden=True)
-    assert engine.plan.outcome == "spliced"
-    turn = engine.turn
-    renamed = copy.deepcopy([*history, message, *results(message, "b")])
-    renamed[1]["tool_calls"][0]["id"] = renamed[2]["tool_call_id"] = "renamed"
-    engine.ask(renamed, hidden=True)
-    engine.check_exact(turn)
-    renamed[3]["tool_calls"][0]["id"] = renamed[4]["tool_call_id"] = "renamed2"
-    engine.ask(renamed, hidden=True)
-    assert engine.outcome() == ("refused", "no_possession")
-
-
-def test_owners_to_whom_the_model_said_the_same(engine: Engine) -> None:
-    """Equal ids, but each of them has a call id of its own."""
-    for message in [engine.ask([USER], calls=[call(cmd="ls")], hidden=True) for _ in range(2)]:
-        engine.ask([USER, message, *results(message, "a")], hidden=True)
-        assert engine.outcome() == ("spliced", "")
-
-
-def test_a_native_call_id_can_be_guessed_and_proves_nothing(make: Callable[..., Engine]) -> None:
-    engine = make("kimi-k2.6")
-    message = engine.ask([USER], calls=[call(cmd="ls")], native=("functions.bash:0",), hidden=True)
-    engine.ask([USER, message, *results(message, "a")], hidden=True)
-    assert engine.outcome() == ("refused", "no_possession")
 
 
 # Calls

@@ -19,7 +19,7 @@ from prr_plugins.common.store.interface import Lookup
 from prr_plugins.common.store.turn import Turn, tenant_tag
 from prr_testing.redis_server import PROGRAM, Link, RedisServer, redis_server
 from tests.common._turns import stored_turn
-from tests.common.prompts.test_splicer import NEXT, SYSTEM, USER, Engine, call, results
+from tests.common.prompts._engine import NEXT, SYSTEM, USER, Engine, call, results
 
 redis = pytest.importorskip("redis", reason="the package redis is not installed")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no redis-server (Debian: apt-get install redis-server)")
