@@ -5,6 +5,7 @@ The servers are those of the engine that is installed here; the room of the othe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,12 +15,30 @@ from transformers import AutoTokenizer
 
 from prr_testing.models import model_dir
 from prr_testing.real_model import RealModel, real_model
-from prr_testing.server import ENGINE, Server, serve, serve_sglang
+from prr_testing.server import ENGINE, STARTS, Server, serve, serve_sglang
 from prr_testing.tokens import Vocabulary
 
 # Examples are not timed: another process may be in the way.
 settings.register_profile("prr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("prr")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The last lines of a run: what it started, what it did not try, and how to try it."""
+    counts = ", ".join(f"{engine} {number}" for engine, number in STARTS.counts.items())
+    if counts:
+        waited = f"{STARTS.seconds:.0f} s waiting for them"
+        terminalreporter.write_line(f"servers started: {STARTS.counts.total()} ({counts}), {waited}")
+    reasons: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[reason.removeprefix("Skipped: ")] += 1
+    if reasons:
+        told = "; ".join(f"{number} × {reason}" for reason, number in reasons.most_common())
+        terminalreporter.write_line(f"not tried: {told}")
+    if slow := [item for item in terminalreporter.stats.get("deselected", []) if item.get_closest_marker("slow")]:
+        terminalreporter.write_line(f"left to `make test-all`: {len(slow)}")
+
 
 collect_ignore = ["sglang" if ENGINE == "vllm" else "vllm"]
 

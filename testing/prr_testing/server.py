@@ -1,7 +1,7 @@
 """A real engine server for the length of a `with` block, on 127.0.0.1 and a free port: vLLM (`serve`) or SGLang.
 
-The server is a process group of its own, under a keeper (keeper.py) that ends with this process. All of it is taken down
-on every way out of the block, and by the keeper if this process dies without a way out. Nothing of this process's
+The server is a process group of its own, under a keeper (keeper.py) that ends with this process. All of it is taken
+down on every way out of the block, and by the keeper if this process dies without a way out. Nothing of this process's
 environment changes how it behaves: `PRR_*`, `VLLM_*` and `SGLANG_*` variables reach it only when the caller names them.
 """
 

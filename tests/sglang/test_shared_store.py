@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import Chat
 
-from prr_testing.redis_server import PROGRAM, RedisServer, redis_server
+from prr_testing.redis_server import MISSING, PROGRAM, RedisServer, redis_server
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 Make = Callable[..., Chat]
@@ -18,7 +18,7 @@ Make = Callable[..., Chat]
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
     if PROGRAM is None:
-        pytest.skip("no redis-server (Debian: apt-get install redis-server)")
+        pytest.skip(MISSING)
     with redis_server() as running:
         yield running
 

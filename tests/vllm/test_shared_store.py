@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from asking import PARSER, Chat, Reply, call_text
 
-from prr_testing.redis_server import PROGRAM, RedisServer, redis_server
+from prr_testing.redis_server import MISSING, PROGRAM, RedisServer, redis_server
 from prr_testing.server import Server, serve
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.skipif(PROGRAM is None, reason="no redis-server (Debian: apt-get install redis-server)"),
+    pytest.mark.skipif(PROGRAM is None, reason=MISSING),
 ]
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from prr_testing import soak
-from prr_testing.redis_server import PROGRAM
+from prr_testing.redis_server import MISSING, PROGRAM
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.skipif(PROGRAM is None, reason="no redis-server (Debian: apt-get install redis-server)"),
+    pytest.mark.skipif(PROGRAM is None, reason=MISSING),
 ]
 
 
