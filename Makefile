@@ -1,5 +1,6 @@
 # make setup         an engine's environment, made once
 # make demo          the whole thread on a real server, stock parsers against ours (SESSION=FILE, SEED=N, BLOCK=N)
+# make picture       what `make demo` measured, drawn for README and pages: docs/demo.json, docs/demo-*.svg (DEMO=FILE)
 # make test          every test (PYTEST_ARGS="tests/common")
 # make seed-models   the five seed models of docs/models.md on real servers, with more settings than in `make test`
 # make lint          ruff, mypy and the direction of imports (import-linter); `make format` mends what ruff can
@@ -12,6 +13,7 @@
 # make splice-cost   what a splice costs over the length of the history: ours, full render and encode, `renderers`
 # make soak          64 clients on a server whose shared store fails in every way (REQUESTS=N, FAULT=NAME; needs redis-server)
 # make fuzz          the laws of parsing under a coverage-guided fuzzer (FUZZ_RUNS=N, FUZZ_JOBS=N)
+# make docs          the site, made of docs/ and the docstrings, every link checked: out/site/index.html
 # make X ENGINE=sglang: any of them on SGLang instead of vLLM
 #
 # All of them first bring the environment of their engine up to date: the engine in
@@ -39,6 +41,14 @@ models: setup
 
 demo: models
 	$(RUN) benchmarks/demo.py --engine $(ENGINE) $(if $(BLOCK),--block-size $(BLOCK)) $(if $(SESSION),--session "$(SESSION)") $(if $(SEED),--seed $(SEED))
+
+.PHONY: picture docs
+picture:
+	@$(PYTHON) benchmarks/picture.py $(DEMO)
+
+docs:
+	@$(PYTHON) tools/setup_engine.py docs >/dev/null
+	NO_MKDOCS_2_WARNING=1 .venv/docs/bin/python -m mkdocs build --strict --quiet
 
 # client packages for tests/parity/test_clients.py: a small environment of their own
 .PHONY: clients

@@ -62,6 +62,7 @@ KNOWN = {
     "sglang": Engine(locks=("sglang.lock", "test.lock")),
     "fuzz": Engine(locks=("fuzz.lock",), torch=False),
     "clients": Engine(locks=("clients.lock",), distributions=(), torch=False),
+    "docs": Engine(locks=("docs.lock",), distributions=(), torch=False),
 }
 
 
