@@ -48,6 +48,7 @@ FAMILIES: dict[str, Family] = {
     "prr_mistral": Family("mistral", "mistral"),
     "prr_llama": Family("llama3", "deepseek-v3"),  # no reasoning: a detector that expects none unless told
     "prr_minimax_m2": Family("minimax-m2", "minimax"),
+    "prr_minicpm5": Family("minicpm5", "qwen3"),
 }
 
 

@@ -36,6 +36,7 @@ STOCK: dict[str, tuple[str, ...]] = {
     "prr_gemma4": ("gemma4",),
     "prr_llama": ("llama3_json", "llama4_pythonic"),
     "prr_minimax_m2": ("minimax_m2",),
+    "prr_minicpm5": ("minicpm5",),
     # vLLM's "mistral" guides a Hugging Face tokenizer to an array without its marker, which that parser alone reads;
     # so required and named calls are guided JSON here, as for any parser without a grammar of its own.
     "prr_mistral": (),

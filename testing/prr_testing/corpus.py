@@ -1,5 +1,7 @@
 """Real completions to test and measure parsers with: the fixtures of `canitoolcall`, each with its format here.
 
+Of a format that these have none of, `completions_of` gives what its model's own template writes (`rendered.py`).
+
 A fixture's text ends before the stop token; its `tail` is what the prompt left open (the generation prompt).
 """
 
@@ -11,6 +13,8 @@ from functools import cache
 from typing import Any
 
 from canitoolcall.fixtures import Family, Fixture, load_families, load_fixtures
+
+from .rendered import rendered
 
 # family -> (beginning of a model's name, format); the first that fits
 _FORMATS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -87,5 +91,11 @@ def completions() -> tuple[Completion, ...]:
 
 @cache
 def completions_of(format: str) -> tuple[Completion, ...]:
-    """The fixtures of one format."""
-    return tuple(c for c in completions() if c.format == format)
+    """The completions of one format."""
+    return (
+        *(c for c in completions() if c.format == format),
+        *(
+            Completion(fixture, family, format, fixture.generation_prompt or "", "stop")
+            for fixture, family in rendered(format)
+        ),
+    )

@@ -21,11 +21,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from canitoolcall.fixtures import load_families
+from canitoolcall.fixtures import Family, load_families
 
 from .models import model_dir
 from .models.families import packaged
 from .paths import cache_dir
+from .rendered import RENDERED, family
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ VOCABULARIES = {
     "mistralai/Ministral-3-14B-Reasoning-2512": _mistral("mistralai-Ministral-3-14B-Reasoning-2512"),
     "mistralai/Mistral-7B-Instruct-v0.3": _mistral("mistralai-Mistral-7B-Instruct-v0.3"),
     "mistralai/Mistral-Small-3.2-24B-Instruct-2506": _mistral("Mistral-Small-3.2-24B-Instruct-2506"),
+    **{row.model: Vocabulary("qwen3.6", row.template, stand_in=True, bos=row.bos) for row in RENDERED.values()},
 }
 
 
@@ -162,12 +164,14 @@ def _build(model: str, target: Path) -> None:
             shutil.copytree(base / extra, target / extra)
 
 
-def _family(model: str) -> Any:
-    return next(f for f in load_families().values() if f.reference_for(model) is not None)
+def _family(model: str) -> Family:
+    families = (*load_families().values(), *map(family, RENDERED))
+    return next(f for f in families if f.reference_for(model) is not None)
 
 
 def _stop_tokens(model: str) -> tuple[str, ...]:
-    return tuple(_family(model).reference_for(model).stop_tokens)
+    reference = _family(model).reference_for(model)
+    return tuple(reference.stop_tokens) if reference else ()
 
 
 def _markers(model: str) -> list[str]:

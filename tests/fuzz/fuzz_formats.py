@@ -35,7 +35,7 @@ if "--worker" in sys.argv:  # only what is imported inside is instrumented, so i
 
 from prr_plugins.common.parsing.completion import Policy
 from prr_plugins.common.parsing.formats import FORMATS, get_format
-from prr_testing.corpus import completions, completions_of
+from prr_testing.corpus import completions_of
 from prr_testing.laws import assert_all, literals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,20 +55,6 @@ TOOLS = [
     }
     for name in ("get_weather", "x")
 ]
-
-# Seeds of the formats that the corpus has no completion of.
-OWN_SEEDS = (
-    (
-        "prr_minimax_m2",
-        '<think>\nso\n</think>\n\nI will.\n<minimax:tool_call>\n<invoke name="get_weather">\n'
-        '<parameter name="city">Bonn</parameter>\n<parameter name="days">3</parameter>\n</invoke>\n'
-        '<invoke name="x">\n</invoke>\n</minimax:tool_call>[e~[',
-    ),
-    (
-        "prr_minimax_m2",
-        '<invoke name="get_weather"><parameter name="city"> a </parameter> b</parameter></invoke></minimax:tool_call>',
-    ),
-)
 
 
 def tails(format: str) -> list[str]:
@@ -158,12 +144,8 @@ def prepare() -> int:
     """Write seeds and dictionary; how many seeds."""
     for folder in ("seeds", "failures", "artifacts"):
         (HOME / folder).mkdir(parents=True, exist_ok=True)
-    inputs = [(c.format, encode(c.format, c.text, c.tail, c.finish_reason)) for c in completions()]
-    inputs += [(format, encode(format, text)) for format, text in OWN_SEEDS]
-    unseeded = set(NAMES) - {format for format, _ in inputs}
-    if unseeded:
-        raise SystemExit(f"no seed for {', '.join(sorted(unseeded))}: write one in OWN_SEEDS")
-    for _, data in inputs:
+    inputs = [encode(name, c.text, c.tail, c.finish_reason) for name in NAMES for c in completions_of(name)]
+    for data in inputs:
         (HOME / "seeds" / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
     words = {literal for name in NAMES for literal in literals(name)}
     quoted = ("".join(chr(b) if 32 < b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in w.encode()) for w in words)

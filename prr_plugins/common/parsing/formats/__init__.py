@@ -32,6 +32,7 @@ FORMATS: dict[str, str] = {
     "prr_mistral": "mistral",
     "prr_llama": "llama",
     "prr_minimax_m2": "minimax",
+    "prr_minicpm5": "minicpm5",
 }
 
 

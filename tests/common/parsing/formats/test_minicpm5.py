@@ -49,7 +49,7 @@ def test_the_model_opens_its_reasoning_itself() -> None:
     minicpm("Just so.", prompt_tail=OPEN, reasoning=None, content="Just so.", calls=[])
 
 
-@pytest.mark.parametrize("value", ["", " a b\t", "0123", "True", '"q" \'p\'', "&amp;", "]]>", "é🙂"])
+@pytest.mark.parametrize("value", ["", " a b\t", "0123", "True", "\"q\" 'p'", "&amp;", "]]>", "é🙂"])
 def test_strings_are_exact(value: str) -> None:
     for written in (value, cdata(value)):
         minicpm(call("edit", text=written), calls=[("edit", {"text": value})], content=None, statuses=["ok"])
@@ -170,7 +170,7 @@ def test_a_key_twice() -> None:
 
 
 def test_junk_between_the_parameters() -> None:
-    text = f'<function name="edit">so {param("path", "a")} and <param name=> {param("line", "1")}</function>'
+    text = f'<function name="edit">{param("path", "a")}<param name=> so {param("line", "1")}</function>'
     result = minicpm(text, calls=[("edit", {"path": "a", "line": 1})], statuses=["repaired"], content=None)
     assert result.parsed_tool_calls[0].flags == ("junk_in_call",)
 
