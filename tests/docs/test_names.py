@@ -139,21 +139,6 @@ def test_readme_names_every_parser() -> None:
     assert set(re.findall(r"`(prr_\w+)`", said)) == set(FORMATS)
 
 
-def test_readme_settings_are_those_of_the_table() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(PRR_\w+)` \| (.+?) \| (.+?) \| .+ \|$", readme, re.M)
-    assert len(rows) >= 7
-    settings = {setting.variable: setting for setting in SETTINGS}
-    for variable, values, default in rows:
-        setting = settings[variable]
-        if " | " in setting.accepts and " " not in setting.accepts.replace(" | ", ""):
-            assert values == ", ".join(f"`{choice}`" for choice in setting.accepts.split(" | ")), variable
-        if default == "none":
-            assert setting.default is None, variable
-        else:
-            assert setting.read(default.strip("`")) == setting.default, variable
-
-
 def test_index_and_site_list_every_page() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
