@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MOVED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """File at the root: page of the site."""
 
+_CELL = re.compile(r"<t[dh]\b.*?</t[dh]>", re.S)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 
@@ -32,6 +33,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri in MOVED.values():
         return markdown
     return links(markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """A bar in a cell of a table is written `\\|`; within code Python-Markdown would show the backslash."""
+    return _CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
 
 
 def links(markdown: str, folder: str) -> str:

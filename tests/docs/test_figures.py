@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import tomllib
 from pathlib import Path
@@ -81,3 +82,18 @@ def test_every_setting_is_in_a_table() -> None:
     text = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("vllm.md", "store.md"))
     listed = {name for row in re.findall(r"^\| (`PRR_[^|]+)", text, re.M) for name in re.findall(r"PRR_\w+", row)}
     assert listed == {setting.variable for setting in SETTINGS} - {"PRR_TEST", "PRR_FAULT"}
+
+
+def test_every_room_is_in_the_architecture() -> None:
+    """The rooms are the layers that `make lint` checks, in the same order."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    rooms = [[part.strip() for part in layer.split("|")] for layer in layers]
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8").partition("## Rooms\n")[2].partition("## Laws\n")[0]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    places = []
+    for layer in rooms:
+        spelt = [name.replace(".", "/") for name in layer]
+        spelt = [f"{name}/" if (ROOT / name).is_dir() else f"{name.rpartition('/')[2]}.py" for name in spelt]
+        places.append({next(at for at, line in enumerate(lines) if f"`{name}`" in line) for name in spelt})
+    assert all(max(upper) < min(lower) for upper, lower in itertools.pairwise(places))

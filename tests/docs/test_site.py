@@ -28,4 +28,5 @@ def test_the_site_builds(tmp_path: Path) -> None:
         loaded = re.findall(r"<(?:script|link|img|source|iframe)\b[^>]*?\b(?:src|href|srcset)=\"?([^\s\">]+)", page)
         assert not [address for address in loaded if address.startswith(("http:", "https:", "//"))], name
     assert 'id="prr_plugins.common.bridge.TemplateBridge.extend"' in pages["reference/bridge.html"]
+    assert "<code>&lt;|observation|&gt;</code>" in pages["refusals.html"]
     assert "contributing.html" in pages["index.html"]
