@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from prr_plugins.vllm.hooks import HOOKS
+from prr_plugins.vllm.hooks import ROWS
 from prr_testing.models import model_dir
 
 pytestmark = pytest.mark.server  # it imports vLLM
@@ -36,7 +36,7 @@ def test_all_well() -> None:
     assert code == 0, report
     assert report["level"] == "ok"
     hooks = [f["check"].removeprefix("hook ") for f in report["findings"] if f["check"].startswith("hook ")]
-    assert hooks == [hook.name for hook in HOOKS]
+    assert hooks == [hook.name for hook in ROWS]
     assert {"tokenizer", "template", "plugin", "settings"} <= {f["check"] for f in report["findings"]}
 
 
