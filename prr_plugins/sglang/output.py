@@ -16,6 +16,7 @@ from sglang.srt.entrypoints.openai.chat_encoding_adapters import token_output_ss
 from sglang.srt.entrypoints.openai.protocol import FunctionResponse, Tool, ToolCall
 from sglang.srt.function_call.json_array_parser import JsonArrayParser
 
+from prr_plugins.common import faults
 from prr_plugins.common.parsing.arguments import is_json_object
 from prr_plugins.common.parsing.completion import Delta, ParsedCompletion, Policy
 from prr_plugins.common.parsing.stream_parser import StreamParser
@@ -151,9 +152,7 @@ class Choice:
                 return deltas
             except Exception as e:
                 self.failed = True
-                logger.error(
-                    "parsing failed (%s: %s); the rest of the completion is returned as content", type(e).__name__, e
-                )
+                logger.error("parsing failed (%s); the rest is returned as content", faults.described(e))
                 self._runtime.parse_failed()
                 text = self._stream.text_from(shown)
         return [Delta("content", text)] if text else []

@@ -20,6 +20,7 @@ from vllm.parser.abstract_parser import DelegatingParser
 from vllm.renderers.chat_utils import make_tool_call_id
 from vllm.tool_parsers.streaming import extract_named_tool_call_streaming, extract_required_tool_call_streaming
 
+from prr_plugins.common import faults
 from prr_plugins.common.parsing.completion import Delta, ParsedCompletion, Policy
 from prr_plugins.common.parsing.format import Format
 from prr_plugins.common.parsing.reasoning import reasoning_markers
@@ -196,7 +197,7 @@ class LosslessParser(DelegatingParser):
 
     def _fail(self, error: Exception) -> None:
         self._failed = True
-        logger.error("parsing failed (%s: %s); the rest is returned as content", type(error).__name__, error)
+        logger.error("parsing failed (%s); the rest is returned as content", faults.described(error))
         # What the client must not see ends with the reasoning, if that was still open.
         self._hide = self._hide and (self._stream is None or self._stream.reasoning_open)
         if self.runtime is not None:

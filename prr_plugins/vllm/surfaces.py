@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from prr_plugins.common import faults
 from prr_plugins.common.messages import Message
 from prr_plugins.common.prompts.plan import Plan
 from prr_plugins.vllm.chat import enters, follow, materialise, runtime_of, spliced
@@ -263,7 +264,7 @@ def wrap_to_chat_completion_request(original: Callable[..., Any]) -> Callable[..
                 in_place = original(cls, anthropic_request, merge_inline_system=False, **kwargs).messages
                 materialise(in_place)
             except Exception as e:
-                logger.error("late system messages stay merged (%s: %s)", type(e).__name__, e)
+                logger.error("late system messages stay merged (%s)", faults.described(e))
         made.__dict__[CONVERTED] = in_place
         made.__dict__[_RAW] = anthropic_request.__dict__.get(_RAW)
         return made

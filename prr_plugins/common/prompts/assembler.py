@@ -161,7 +161,7 @@ class PromptAssembler:
         budget: TokenBudget | None = None,
         cleaning: Cleaning | None = None,
     ) -> Assembled:
-        """The prompt for `messages` in OpenAI's shape (cleaning.py has `from_anthropic`).
+        """The prompt for `messages` in OpenAI's shape (anthropic.py has `from_anthropic`).
 
         boundary: "generation" ends with the generation prompt, "end" with the last message.
 

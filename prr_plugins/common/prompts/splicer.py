@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from prr_plugins.common import faults
 from prr_plugins.common.bridge.continuation import Continuation, Refusal
 from prr_plugins.common.bridge.template_bridge import TemplateBridge
 from prr_plugins.common.canonical_json import Malformed, root_key
@@ -429,11 +430,7 @@ class Splicer:
             raise InjectedFault(stage)
 
     def _log(self, stage: str, error: Exception) -> None:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
-        logger.warning("prr: %s failed with %s at %s; the engine goes its own way", stage, type(error).__name__, place)
+        logger.warning("prr: %s failed with %s; the engine goes its own way", stage, faults.described(error))
 
 
 def _system_as_user(messages: Sequence[Message], after: int = 0) -> list[Message]:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
+from prr_plugins.common import faults
 from prr_plugins.common.prompts.plan import Plan
 from prr_plugins.common.serving import request_fields
 from prr_plugins.common.serving.runtime import BaseRuntime
@@ -39,7 +40,7 @@ class RequestTurn(Generic[AnyRuntime]):
 
     def failed(self, error: Exception) -> None:
         """Splicing failed; the engine renders."""
-        self.logger.error("splicing failed (%s: %s); %s renders the prompt", type(error).__name__, error, self.engine)
+        self.logger.error("splicing failed (%s); %s renders the prompt", faults.described(error), self.engine)
         self.plan = Plan("fallback", "error_splice")
         self.recordable = False
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from prr_plugins.common import faults
 from prr_plugins.common.bridge import Render, TemplateBridge
 from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.prompts.splicer import Splicer
@@ -103,7 +104,7 @@ class BaseRuntime:
 
     def capture_failed(self, error: Exception) -> None:
         """A turn is not stored because following the request failed; the client got its answer."""
-        self._logger.error("capture failed (%s: %s); the turn is not stored", type(error).__name__, error)
+        self._logger.error("capture failed (%s); the turn is not stored", faults.described(error))
         self._failed("error_capture")
 
     def _failed(self, reason: str) -> None:
