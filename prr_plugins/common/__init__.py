@@ -2,8 +2,8 @@
 
 Rooms, from the ground up; each imports only rooms below it (pyproject.toml, `[tool.importlinter]`):
 
-- `settings`, `metrics`, `messages`, `canonical_json`, `prefix`, `faults`: the ground. Files, not rooms; they import nothing of
-  ours.
+- `settings`, `metrics`, `messages`, `canonical_json`, `prefix`, `faults`: the ground. Files, not rooms; they import
+  nothing of ours.
 - `parsing/`: a completion in, reasoning, content and tool calls out. Stands alone.
 - `bridge/`: what follows a completion in the next prompt, learnt from the chat template. Stands alone.
 - `store/`: finished turns, in memory or in Redis.
