@@ -10,17 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-from transformers import AutoTokenizer
 
+from prr_testing import effort  # noqa: F401 - sets hypothesis up
 from prr_testing.models import model_dir
 from prr_testing.real_model import RealModel, real_model
 from prr_testing.server import ENGINE, STARTS, Server, serve, serve_sglang
-from prr_testing.tokens import Vocabulary
-
-# Examples are not timed: another process may be in the way.
-settings.register_profile("prr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("prr")
+from prr_testing.tokens import Vocabulary, load_tokenizer
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -52,7 +47,7 @@ def qwen_dir() -> Path:
 @pytest.fixture(scope="session")
 def qwen(qwen_dir: Path) -> Vocabulary:
     """The vocabulary of Qwen3.6; its `.tokenizer` is the `AutoTokenizer`."""
-    return Vocabulary(AutoTokenizer.from_pretrained(qwen_dir))
+    return Vocabulary(load_tokenizer(qwen_dir))
 
 
 @pytest.fixture(scope="session")

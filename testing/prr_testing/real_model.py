@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from prr_plugins.common.bridge.template_bridge import TemplateBridge
 from prr_plugins.common.messages import Message, Tools
 
 from .models import model_dir
+from .tokens import load_tokenizer
 
 STOPS = {
     "qwen3.6": ("<|im_end|>", "<|endoftext|>"),
@@ -84,4 +83,4 @@ def _prepared(message: Message) -> Message:
 @cache
 def real_model(name: str) -> RealModel:
     """The model `name` of `prr_testing.models`."""
-    return RealModel(name, AutoTokenizer.from_pretrained(model_dir(name)), STOPS[name], [])
+    return RealModel(name, load_tokenizer(model_dir(name)), STOPS[name], [])

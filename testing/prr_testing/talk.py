@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from .chat import REASONING, request_fields
 from .server import Server
+from .tokens import load_tokenizer
 
 Message = dict[str, Any]
 Script = str | list[int]
@@ -96,7 +95,7 @@ class Talk:
     def __init__(self, server: Server, path: Path, stop: str = "<|im_end|>") -> None:
         self.server = server
         self.client = server.client()
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(path)
+        self.tokenizer: Any = load_tokenizer(path)
         self.stop = self.tokenizer.convert_tokens_to_ids(stop)
 
     def ids(self, text: str, *, stop: bool = True) -> list[int]:

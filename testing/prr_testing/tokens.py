@@ -9,12 +9,21 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 from .models.bpe import BYTE_TO_CHAR
 
 _CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
+
+
+@cache
+def load_tokenizer(folder: Path) -> Any:
+    """The `transformers` tokenizer of a folder, loaded once: it takes seconds. Nobody changes it."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
 
 
 class Vocabulary:

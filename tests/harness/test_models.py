@@ -6,10 +6,10 @@ import hashlib
 import json
 
 import pytest
-from transformers import AutoTokenizer
 
 from prr_testing.models import MODELS, PayloadMismatch, model_dir
 from prr_testing.models.families import checked
+from prr_testing.tokens import load_tokenizer
 
 # a marker that each model's parsers hang on, and its id in the published vocabulary
 KNOWN_IDS = {
@@ -26,7 +26,7 @@ TEXT = 'naïve café — 日本語 🙂\r\n\tdef f(x):\n        return {"a": 1.0
 
 @pytest.mark.parametrize("name", MODELS)
 def test_auto_tokenizer_loads_the_published_vocabulary(name: str) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(model_dir(name))
+    tokenizer = load_tokenizer(model_dir(name))
     assert {token: tokenizer.convert_tokens_to_ids(token) for token in KNOWN_IDS[name]} == KNOWN_IDS[name]
     assert tokenizer.decode(tokenizer.encode(TEXT, add_special_tokens=False)) == TEXT
 
@@ -40,7 +40,7 @@ def test_every_file_has_its_hash(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_template_renders_and_stops_are_tokens(name: str) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(model_dir(name))
+    tokenizer = load_tokenizer(model_dir(name))
     messages = [{"role": "user", "content": "hello there"}]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert "hello there" in text

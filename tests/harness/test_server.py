@@ -105,6 +105,7 @@ def test_metrics_are_summed_by_label() -> None:
     assert metrics.by_label("x_total", "b") == {"2": 10, "4": 5}
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_says_why_and_is_gone(qwen_dir: Path, tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     with (

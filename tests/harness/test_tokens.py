@@ -6,19 +6,19 @@ import random
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
+from prr_testing.effort import examples
 from prr_testing.models import MODELS, model_dir
-from prr_testing.tokens import Vocabulary
+from prr_testing.tokens import Vocabulary, load_tokenizer
 
 TEXT = '<think>\nnaïve 日本語 🙂\n</think>\n\n<tool_call>\n{"path": "/srv/www", "n": 1.0}'
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_vocabulary_can_be_spelt_oddly(name: str) -> None:
-    vocabulary = Vocabulary(AutoTokenizer.from_pretrained(model_dir(name)))
+    vocabulary = Vocabulary(load_tokenizer(model_dir(name)))
     canonical = vocabulary.encode(TEXT)
     odd = vocabulary.encode(TEXT, rng=random.Random(1))
     assert canonical != odd
@@ -26,7 +26,7 @@ def test_every_vocabulary_can_be_spelt_oddly(name: str) -> None:
     assert vocabulary.tokenizer.decode(odd) == TEXT
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=st.text(max_size=60), seed=st.integers(0, 2**32), odd=st.floats(0, 1))
 def test_any_text_any_seed(qwen: Vocabulary, text: str, seed: int, odd: float) -> None:
     assert vocabulary_text(qwen, text, seed, odd) == text

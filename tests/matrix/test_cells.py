@@ -6,18 +6,17 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 from prr_plugins.common.parsing.stream_parser import parse
 from prr_testing.matrix.blame import Tracer
 from prr_testing.matrix.turns import ROWS, WRITERS, Impossible, write
 from prr_testing.models import model_dir
-from prr_testing.tokens import Vocabulary
+from prr_testing.tokens import Vocabulary, load_tokenizer
 
 
 @pytest.fixture(scope="module", params=list(WRITERS))
 def vocabulary(request: pytest.FixtureRequest) -> tuple[str, Vocabulary]:
-    return request.param, Vocabulary(AutoTokenizer.from_pretrained(str(model_dir(request.param))))
+    return request.param, Vocabulary(load_tokenizer(model_dir(request.param)))
 
 
 def test_every_row_is_written_in_the_models_own_format(vocabulary: tuple[str, Vocabulary]) -> None:

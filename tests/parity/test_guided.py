@@ -75,7 +75,11 @@ class Served:
         return self.talk.ask([{"role": "user", "content": "go"}], self.model.reasoning + text, extra=extra, **options)
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=lambda model: model.parser)
+@pytest.fixture(
+    scope="module",
+    params=[MODELS[0], pytest.param(MODELS[1], marks=pytest.mark.slow)],
+    ids=[model.parser for model in MODELS],
+)
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     model: Model = request.param
     if model.name == "qwen3.6":  # the server that everybody uses

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from prr_testing.server import Server
 from prr_testing.talk import edit_tool
+from prr_testing.tokens import load_tokenizer
 
 PARSER = "prr_qwen3"
 STOP = "<|im_end|>"
@@ -79,7 +78,7 @@ class Chat:
     def __init__(self, server: Server, path: Path) -> None:
         self.server = server
         self.client = server.client()
-        self.tokenizer = AutoTokenizer.from_pretrained(path)
+        self.tokenizer = load_tokenizer(path)
         self.stop = self.tokenizer.convert_tokens_to_ids(STOP)
 
     def ids(self, text: str, *, stop: bool = True) -> list[int]:

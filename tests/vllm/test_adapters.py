@@ -16,7 +16,7 @@ from test_chat import assert_goes_on, rendered, user
 
 from prr_testing.server import serve
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 NAMES = ("tuned", "other")
 

@@ -12,7 +12,7 @@ from prr_testing.server import serve
 
 pytestmark = pytest.mark.server
 
-FAULTS = ("parse", "capture", "store", "bridge", "splice")
+FAULTS = ("parse", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("capture", "store", "bridge", "splice")))
 USER = [{"role": "user", "content": "go"}]
 
 

@@ -10,7 +10,7 @@ from asking import PARSER, Chat, call_text
 
 from prr_testing.server import serve
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 USER = [{"role": "user", "content": "go"}]
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

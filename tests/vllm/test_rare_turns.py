@@ -177,7 +177,7 @@ def test_qwen(qwen_talk: Talk, name: str, stream: bool) -> None:
     holds(qwen_talk, QWEN[name], name, stream)
 
 
-@pytest.mark.seed_models
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", GLM)
 @BOTH
@@ -226,7 +226,7 @@ def test_a_message_that_the_client_began(qwen_talk: Talk, stream: bool) -> None:
 LATE = "{%- if messages|length > 8 %}{{ '[a long talk]' }}{%- endif %}"
 
 
-@pytest.mark.seed_models
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_shadow_verification_counts(qwen_dir: Path, tmp_path: Path) -> None:
     """`PRR_VERIFY=1`: every spliced prompt is held against a full render of its history.

@@ -168,6 +168,10 @@ SEEDS = (
 )
 
 
+# those of `make test`: the server that is there anyway, and the one that needs no template
+QUICK = ("qwen3.6", "gpt-oss")
+
+
 @dataclass
 class Served:
     seed: Seed
@@ -201,7 +205,10 @@ def start(seed: Seed, folder: Any, env: dict[str, str] | None = None) -> Any:
     return path, serve(path, "--enable-scale-out", *seed.arguments, env=variables, ready_within=600.0, **halves)
 
 
-@pytest.fixture(scope="module", params=SEEDS, ids=lambda seed: seed.model)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(seed, id=seed.model, marks=() if seed.model in QUICK else pytest.mark.slow) for seed in SEEDS],
+)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     seed: Seed = request.param
     if seed.model == "qwen3.6":  # the server that everybody uses
@@ -383,7 +390,7 @@ def plain_harmony(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(seed, Talk(server, path, stop=seed.final))
 
 
-@pytest.mark.seed_models
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_harmony_drops_reasoning_and_may_keep_its_stop(plain_harmony: Served) -> None:
     served, seed = plain_harmony, plain_harmony.seed
@@ -402,7 +409,7 @@ def test_harmony_drops_reasoning_and_may_keep_its_stop(plain_harmony: Served) ->
     assert (third.prr["outcome"], third.prr["reason"]) == ("refused", "retention_template")
 
 
-@pytest.mark.seed_models
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @BOTH
 def test_harmony_guided(plain_harmony: Served, stream: bool) -> None:

@@ -18,6 +18,7 @@ from prr_testing.server import Server, serve
 
 pytestmark = [
     pytest.mark.server,
+    pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason=MISSING),
 ]
 

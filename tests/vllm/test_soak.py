@@ -12,6 +12,7 @@ from prr_testing.redis_server import MISSING, PROGRAM
 
 pytestmark = [
     pytest.mark.server,
+    pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason=MISSING),
 ]
 

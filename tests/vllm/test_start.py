@@ -22,19 +22,35 @@ def failed_start(log: Path, model: str = "qwen3.6", *arguments: str, **options: 
     return log.read_text()
 
 
+def refusal(name: str, says: str, **options: Any) -> Any:
+    return pytest.param(options, says, id=name, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tool_parser": "prr_qwen9"}, "--tool-call-parser prr_qwen9: there is no such parser; there are prr_"),
-        ({"reasoning_parser": "prr_qwen9"}, "--reasoning-parser prr_qwen9: there is no such parser; there are prr_"),
-        ({**BOTH, "reasoning_parser": "qwen3"}, "do not go together"),
-        ({**BOTH, "env": {"PRR_SPLICE": "maybe"}}, "PRR_SPLICE='maybe' is not accepted; it takes on | observe | off"),
-        ({**BOTH, "env": {"PRR_STORE_BYTES": "lots"}}, "PRR_STORE_BYTES='lots' is not accepted"),
+        refusal(
+            "tool_name",
+            "--tool-call-parser prr_qwen9: there is no such parser; there are prr_",
+            tool_parser="prr_qwen9",
+        ),
+        refusal(
+            "reasoning_name",
+            "--reasoning-parser prr_qwen9: there is no such parser; there are prr_",
+            reasoning_parser="prr_qwen9",
+        ),
+        pytest.param({**BOTH, "reasoning_parser": "qwen3"}, "do not go together", id="mixed"),
+        refusal(
+            "choice",
+            "PRR_SPLICE='maybe' is not accepted; it takes on | observe | off",
+            **BOTH,
+            env={"PRR_SPLICE": "maybe"},
+        ),
+        refusal("size", "PRR_STORE_BYTES='lots' is not accepted", **BOTH, env={"PRR_STORE_BYTES": "lots"}),
         # found once the tokenizer and the template are there
-        ({**BOTH, "model": "gpt-oss"}, "prr_qwen3 does not fit the tokenizer of"),
-        ({"tool_parser": "prr_hermes"}, "; prr_qwen3 does"),
+        refusal("markers", "prr_qwen3 does not fit the tokenizer of", **BOTH, model="gpt-oss"),
+        refusal("template", "; prr_qwen3 does", tool_parser="prr_hermes"),
     ],
-    ids=["tool_name", "reasoning_name", "mixed", "choice", "size", "markers", "template"],
 )
 def test_refusals(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     log = failed_start(tmp_path / "log", **options)
@@ -44,6 +60,7 @@ def test_refusals(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     assert "Traceback" not in log
 
 
+@pytest.mark.slow
 def test_the_rust_front_end_is_named(tmp_path: Path) -> None:
     """It would bypass us; the binary is not part of this vLLM, so the server ends by itself."""
     log = failed_start(tmp_path / "log", **BOTH, env={"VLLM_USE_RUST_FRONTEND": "1"})

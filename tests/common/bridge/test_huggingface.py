@@ -6,20 +6,21 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from prr_plugins.common.bridge.continuation import Extension
 from prr_plugins.common.bridge.huggingface import bridge_of, encoder, renderer
+from prr_testing.effort import examples
 from prr_testing.models import model_dir
+from prr_testing.tokens import load_tokenizer
 
 MODELS = ("qwen3.6", "glm-5.1", "kimi-k2.6", "deepseek-v4", "gpt-oss")
 
 
-@cache
 def tokenizer_of(model: str) -> Any:
-    return AutoTokenizer.from_pretrained(model_dir(model))
+    return load_tokenizer(model_dir(model))
 
 
 @cache
@@ -29,7 +30,7 @@ def encode_of(model: str) -> Any:
 
 @pytest.mark.parametrize("model", MODELS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_encoder_gives_the_tokenizers_ids(model: str, data: st.DataObject) -> None:
     tokenizer = tokenizer_of(model)
     pieces = st.one_of(st.text(max_size=12), st.sampled_from(sorted(tokenizer.get_added_vocab())))

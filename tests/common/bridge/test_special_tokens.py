@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import tiktoken
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prr_plugins.common.bridge.continuation import Continuation, Extension, Refusal
 from prr_plugins.common.bridge.special_tokens import SpecialTexts
 from prr_plugins.common.bridge.template_bridge import TemplateBridge
 from prr_plugins.common.messages import Message
+from prr_testing.effort import examples
 from prr_testing.models import model_dir
 
 MODELS = ["qwen3.6", "qwen3-coder", "glm-5.1", "glm-4.7", "kimi-k2.6", "gpt-oss"]
@@ -59,7 +60,7 @@ def test_a_message_brings_the_special_tokens_of_its_frame_alone(real: Callable[[
     bridge = model.bridge(special_tokens="as_text")
     texts = hostile(bridge.special_texts)
 
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(texts, texts, st.sampled_from(["user", "tool", "parts", "both"]))
     def holds(one: str, other: str, kind: str) -> None:
         def news(one: str, other: str) -> tuple[Message, list[Message]]:
@@ -89,7 +90,7 @@ def test_spans_tile_the_ids_and_name_the_messages(real: Callable[[str], Any], na
     token = st.sampled_from(sorted(bridges[0].special_texts.ids))
     words = st.lists(token | st.sampled_from([" ", "x", "word " * 30, "\n", "é"]), max_size=6).map("".join)
 
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(st.lists(words, min_size=1, max_size=3), st.booleans(), st.booleans())
     def holds(texts: list[str], called_first: bool, generate: bool) -> None:
         contents = [f"first{at} {text} last{at}" for at, text in enumerate(texts)]
@@ -233,7 +234,7 @@ def test_a_tiktoken_vocabulary(real: Callable[[str], Any]) -> None:
     )
     hidden = model.bridge(special_tokens="as_text")
 
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(hostile(bridge.special_texts))
     def holds(text: str) -> None:
         message = [{"role": "user", "content": text}]
@@ -267,7 +268,7 @@ def test_harmony_itself_keeps_text_text(real: Callable[[str], Any], monkeypatch:
         special_tokens="as_text",
     )
 
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(hostile(bridge.special_texts))
     def holds(text: str) -> None:
         message = [{"role": "user", "content": text}]

@@ -8,12 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prr_plugins.common.bridge.continuation import Extension, Refusal
 from prr_plugins.common.bridge.template_bridge import TemplateBridge
 from prr_plugins.common.messages import Message
+from prr_testing.effort import examples
 
 TOOLS = [
     {
@@ -394,7 +395,7 @@ def test_a_merge_over_the_seam_is_refused(real: Any) -> None:
     assert answer.ids == model.encode(render([USER, {"role": "assistant", "content": "yes"}, NEXT], None, True, {}))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data())
 def test_the_sampled_ids_always_stand(real: Callable[[str], Any], data: st.DataObject) -> None:
     """L5, for any ids: what was sampled is a prefix of the next prompt, or there is a typed refusal."""

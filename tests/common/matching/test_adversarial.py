@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from prr_plugins.common.canonical_json import root_key
@@ -18,6 +18,7 @@ from prr_plugins.common.prompts.plan import Conversation
 from prr_plugins.common.prompts.splicer import Splicer
 from prr_plugins.common.settings import Settings
 from prr_plugins.common.store.memory import TurnStore
+from prr_testing.effort import examples
 
 # What stands between fields and messages in a hash, in JSON and in templates; and what looks like something else.
 PIECES = [
@@ -103,13 +104,13 @@ def keys(history: list[Message]) -> list[bytes]:
     return [link.digest for link in Chain(history).links]
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(histories, histories)
 def test_equal_keys_mean_equal_conversations(one: list[Message], other: list[Message]) -> None:
     assert (keys(one)[-1] == keys(other)[-1]) == (meaning(one) == meaning(other))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(histories, texts, texts, st.integers(0, 3))
 def test_text_cannot_be_moved_over_a_border(history: list[Message], left: str, right: str, at: int) -> None:
     """Of two neighbours, or of two parts, or of a name and a content: what one loses the other cannot stand in for."""
@@ -192,14 +193,14 @@ def test_the_victim_itself_goes_on(victim: Victim) -> None:
     assert plan.outcome == "spliced"
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(histories, st.sampled_from(["attacker", None, "", "victim\0", "victi", "Victim"]))
 def test_no_history_reaches_another_tenants_turn(victim: Victim, more: list[Message], tenant: str | None) -> None:
     ends = {"role": "user", "content": "x"}
     assert not victim.leaks([*victim.history, victim.answer, *more, ends], tenant)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(histories)
 def test_a_quoted_transcript_is_not_the_transcript(victim: Victim, more: list[Message]) -> None:
     """Under the victim's own tenant too: a message that holds the frames of the conversation is one message."""

@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from prr_plugins.common.parsing.arguments import MAX_NESTING
 from prr_plugins.common.parsing.formats import FORMATS, get_format
 from prr_plugins.common.parsing.stream_parser import StreamParser, parse
 from prr_testing.corpus import Completion, completions_of
+from prr_testing.effort import examples
 from prr_testing.laws import (
     assert_all,
     assert_deltas,
@@ -28,10 +28,11 @@ from prr_testing.laws import (
     run,
 )
 from prr_testing.models import model_dir
+from prr_testing.tokens import load_tokenizer
 from tests.common.strategies import TOOLS, mutated, pieces, soup
 
 FINISH = st.sampled_from(["stop", "length"])
-EFFORT = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+EFFORT = examples(60, suppress_health_check=list(HealthCheck))
 every_format = pytest.mark.parametrize("format", sorted(FORMATS))
 
 
@@ -108,11 +109,8 @@ MODEL_OF = {
 with_tokenizer = pytest.mark.parametrize("format", sorted(MODEL_OF.keys() & FORMATS.keys()))
 
 
-@cache
 def tokenizer_of(format: str) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(str(model_dir(MODEL_OF[format])))
+    return load_tokenizer(model_dir(MODEL_OF[format]))
 
 
 def stream(
@@ -145,7 +143,7 @@ def group_sizes(n: int) -> st.SearchStrategy[list[int]]:
 
 
 @with_tokenizer
-@settings(EFFORT, max_examples=40)
+@examples(40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_ids_tile_real_completions(format: str, data: st.DataObject) -> None:
     """The ids of a real completion, the stop token behind them, in any groups: the spans tile them, always the same."""
@@ -171,7 +169,7 @@ def test_ids_tile_real_completions(format: str, data: st.DataObject) -> None:
 
 
 @with_tokenizer
-@settings(EFFORT, max_examples=40)
+@examples(40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_ids_are_parsed_and_tiled(format: str, data: st.DataObject) -> None:
     """Random ids, half of them special or of a cut multi-byte character."""

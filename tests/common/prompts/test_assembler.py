@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from prr_plugins.common.messages import Message
@@ -22,6 +22,7 @@ from prr_plugins.common.prompts.assembler import (
 )
 from prr_plugins.common.prompts.budget import drop_steps, without
 from prr_plugins.common.prompts.cleaning import clean
+from prr_testing.effort import examples
 from tests.common.bridge.test_template_bridge import KEEP, TOOLS, TURNS, USER, canonical
 from tests.common.prompts.test_budget import conversations, orphans
 
@@ -152,7 +153,7 @@ def test_the_end_boundary_asks_for_nothing(real: Callable[[str], Any]) -> None:
 def test_a_prompt_is_never_over_its_budget(real: Callable[[str], Any], name: str) -> None:
     model = real(name)
 
-    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @examples(20, suppress_health_check=[HealthCheck.too_slow])
     @given(conversations(), st.integers(1, 260), st.sampled_from([0.5, 0.8, 1.0]))
     def holds(messages: list[Message], room: int, target: float) -> None:
         ours = assembler(model)
