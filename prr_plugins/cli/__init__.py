@@ -17,7 +17,8 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich"):
             raise
-        sys.exit(f"prr: {missing.name} is not installed; run: pip install 'prr-plugins[cli]'")
+        print(f"prr: {missing.name} is not installed; run: pip install 'prr-plugins[cli]'", file=sys.stderr)
+        sys.exit(2)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be no text, a terminal may not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="prr")

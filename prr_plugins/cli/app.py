@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from prr_plugins import __version__
 from prr_plugins.cli import check, demo, doctor, matrix, parse, store
 
 app = typer.Typer(
@@ -14,9 +17,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """Makes `prr` a group even while it has a single command."""
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of `prr` itself."""
 
 
 app.command("parse")(parse.command)

@@ -22,9 +22,11 @@ def test_readme_names_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_one_page_describes_it(name: str) -> None:
-    """In docs/formats/, in a table with the models and the source of the layout."""
+    """In docs/formats/, in a table with the models and the source of the layout; readers of the site find it."""
     pages = [page for page, text in PAGES.items() if re.search(rf"^\| `{name}` \| .+ \| .+ \|$", text, re.M)]
     assert len(pages) == 1
+    assert f"(formats/{pages[0]})" in (ROOT / "docs" / "index.md").read_text()
+    assert f": formats/{pages[0]}\n" in (ROOT / "mkdocs.yml").read_text()
 
 
 @pytest.mark.parametrize("name", FORMATS)
