@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import prr_plugins
 from prr_plugins.common.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ def test_the_start_line(engine: str) -> None:
     placed = len([stage for stage in stages if stage not in ("check", "admin")])
     text = (DOCS / f"{engine}.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^prr-plugins (\S+) on \w+ (\S+): .* hooks (\d+)/(\d+)$", text, re.M)
-    assert line == (PROJECT["version"], tried[-1], str(placed), str(placed))
+    assert line == (prr_plugins.__version__, tried[-1], str(placed), str(placed))
 
 
 def test_extras_exist() -> None:
