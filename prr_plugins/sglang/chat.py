@@ -44,8 +44,7 @@ class Output:
         turn = Turn.follow(self._serving, request)
         index, result = turn.claim(output_ids)
         choice = turn.choice(index, result, stream=False)
-        choice.feed(result["text"], output_ids)
-        choice.finish(finish_reason["type"] if finish_reason else "stop")
+        choice.whole(result["text"], output_ids, finish_reason["type"] if finish_reason else "stop")
         turn.record(choice, result.get("prompt_token_ids"), streamed=False)
         if finish_reason and finish_reason["type"] == "stop" and choice.sent.calls and not choice.has_open_calls:
             finish_reason = {**finish_reason, "type": "tool_calls", "matched": None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ from sglang.srt.entrypoints.openai.chat_encoding_adapters import token_output_ss
 from sglang.srt.entrypoints.openai.protocol import FunctionResponse, Tool, ToolCall
 from sglang.srt.function_call.json_array_parser import JsonArrayParser
 
-from prr_plugins.common import faults
 from prr_plugins.common.parsing.arguments import is_json_object
 from prr_plugins.common.parsing.completion import Delta, ParsedCompletion, Policy
 from prr_plugins.common.parsing.stream_parser import StreamParser
+from prr_plugins.common.serving.guarded_parser import GuardedParser
 from prr_plugins.common.serving.sent_message import SentCall, SentMessage, edit_event, raw_fields
 
 if TYPE_CHECKING:
@@ -104,58 +104,55 @@ class Choice:
         self.text: list[str] = []
         self.sent = SentMessage()
         self.finish_reason: str | None = None  # the engine's own
-        self.failed = False
         self._characters = 0
         self._runtime = runtime
         self._reads_reasoning = reasoning
         self._held: list[str] | None = [] if hold_reasoning else None
         self._forced = forced
-        self._stream = StreamParser(
+        self._parser = GuardedParser(
             runtime.format,
-            tools=tools,
-            prompt_tail=runtime.view.tail_text(prompt_ids) if prompt_ids else "",
-            reasoning=reasoning,
-            tool_calls=tool_calls and forced is None,
-            stream_arguments=policy,
-            tokenizer=runtime.tokenizer,
+            lambda: StreamParser(
+                runtime.format,
+                tools=tools,
+                prompt_tail=runtime.reasoning.tail_text(prompt_ids) if prompt_ids else "",
+                reasoning=reasoning,
+                tool_calls=tool_calls and forced is None,
+                stream_arguments=policy,
+                tokenizer=runtime.tokenizer,
+            ),
+            runtime,
+            logger,
         )
-        self._opened = self._stream.reasoning_open
 
     # ------------------------------------------------------------------------------------ reading
 
     def feed(self, text: str, ids: Sequence[int]) -> Step:
         """The next text and the ids that came with it."""
-        self.ids.extend(ids)
-        self.text.append(text)
-        self._characters += len(text)
-        return self._step(self._guard(text, lambda stream: stream.feed(text, ids)))
+        self._note(text, ids)
+        return self._step(self._parser.feed(text, ids))
 
     def finish(self, finish_reason: str) -> Step:
         """The completion is over."""
         self.finish_reason = finish_reason
-        reason = finish_reason if finish_reason in ("stop", "length") else "length"
-        deltas = self._guard("", lambda stream: stream.finish(reason))
+        return self._last(self._parser.finish(finish_reason))
+
+    def whole(self, text: str, ids: Sequence[int], finish_reason: str) -> None:
+        """A completion that came as a whole."""
+        self._note(text, ids)
+        self.finish_reason = finish_reason
+        self._last(self._parser.whole(text, ids, finish_reason))
+
+    def _note(self, text: str, ids: Sequence[int]) -> None:
+        self.ids.extend(ids)
+        self.text.append(text)
+        self._characters += len(text)
+
+    def _last(self, deltas: Iterable[Delta]) -> Step:
         step = self._step(deltas, ended=True)
         if not self._held:
             return step
         held, self._held = "".join(self._held), None
         return Step(held + step.reasoning, step.content, step.calls)
-
-    def _guard(self, text: str, step: Callable[[StreamParser], list[Delta]]) -> list[Delta]:
-        """One step of the parser; after a fault all further text is content."""
-        if not self.failed:
-            shown = self._stream.shown
-            try:
-                deltas = step(self._stream)
-                if self._runtime.settings.fault == "parse" and self._stream.shown:
-                    raise RuntimeError("PRR_FAULT=parse")
-                return deltas
-            except Exception as e:
-                self.failed = True
-                logger.error("parsing failed (%s); the rest is returned as content", faults.described(e))
-                self._runtime.parse_failed()
-                text = self._stream.text_from(shown)
-        return [Delta("content", text)] if text else []
 
     def _step(self, deltas: Iterable[Delta], *, ended: bool = False) -> Step:
         if self._forced is not None:
@@ -175,7 +172,7 @@ class Choice:
         if self._held is not None:
             self._held += reasoning
             reasoning = []
-            if self._held and (self.failed or not self._stream.reasoning_open):
+            if self._held and not self._parser.reasoning_open:
                 reasoning, self._held = self._held, []
         return Step("".join(reasoning), "".join(content), tuple(calls.values()))
 
@@ -214,28 +211,33 @@ class Choice:
         return self._characters
 
     @property
+    def failed(self) -> bool:
+        """Whether there was a fault of ours."""
+        return self._parser.failed
+
+    @property
     def parsed(self) -> ParsedCompletion | None:
         """The whole result, once the completion is finished; None after a fault."""
-        return None if self.failed else self._stream.result
+        return self._parser.parsed
 
     @property
     def reasoning_open(self) -> bool | None:
         """Whether the completion ended inside reasoning; None after a fault."""
-        return None if self.failed else self._stream.reasoning_open
+        return self._parser.reasoning_open
 
     @property
     def reasoning_span(self) -> tuple[int, int] | None:
         """Token range of the reasoning in the completion, None where there is none."""
         if not self._reads_reasoning or self.failed:
             return None
-        return self._runtime.view.parsed_reasoning_span(self.ids, self._opened, self.parsed, self.reasoning_open)
+        return self._runtime.reasoning.parsed_reasoning_span(
+            self.ids, self._parser.opened, self.parsed, self.reasoning_open
+        )
 
     @property
     def has_open_calls(self) -> bool:
         """Whether a call was begun and not finished."""
-        if self.parsed is not None and self._forced is None:
-            return bool(self.parsed.incomplete_calls)
-        return any(not call.ended for call in self.sent.calls.values())
+        return self.sent.has_open_calls(self.parsed if self._forced is None else None)
 
     @property
     def incomplete_tool_call_indices(self) -> set[int]:

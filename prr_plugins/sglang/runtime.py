@@ -40,7 +40,7 @@ class Runtime(BaseRuntime):
         super().__init__(settings, PrometheusMetrics(), hooks.missing_for_splice(), logger)
         self.format = fmt
         self.tokenizer = tokenizer
-        self.view = ReasoningMarkers(tokenizer, fmt)
+        self.reasoning = ReasoningMarkers(tokenizer, fmt)
         self._manager = manager
         self.serve(
             engine_render(serving),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang.srt.entrypoints.openai.protocol import (
     ChatCompletionRequest,
@@ -25,9 +25,6 @@ from prr_plugins.common.serving.request_turn import RequestTurn, tenant_of
 from prr_plugins.sglang.detectors import tool_dicts
 from prr_plugins.sglang.output import Choice, ForcedCalls
 from prr_plugins.sglang.runtime import RUNTIME, Runtime, copy_messages, template_kwargs
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 

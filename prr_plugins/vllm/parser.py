@@ -9,7 +9,7 @@ vLLM makes one instance per choice and calls either `parse` or `parse_delta`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,12 +20,12 @@ from vllm.parser.abstract_parser import DelegatingParser
 from vllm.renderers.chat_utils import make_tool_call_id
 from vllm.tool_parsers.streaming import extract_named_tool_call_streaming, extract_required_tool_call_streaming
 
-from prr_plugins.common import faults
 from prr_plugins.common.parsing.completion import Delta, ParsedCompletion, Policy
 from prr_plugins.common.parsing.format import Format
 from prr_plugins.common.parsing.reasoning import reasoning_markers
 from prr_plugins.common.parsing.stream_parser import StreamParser
 from prr_plugins.common.serving import request_fields
+from prr_plugins.common.serving.guarded_parser import GuardedParser
 from prr_plugins.common.serving.sent_message import SentCall, SentMessage
 from prr_plugins.vllm import hooks
 from prr_plugins.vllm.deltas import DeltaAssembler
@@ -56,15 +56,10 @@ class LosslessParser(DelegatingParser):
         self._tool_dicts = tool_dicts(tools)
         self._markers = reasoning_markers(tokenizer, self.prr_format)
         self._prompt_ids: Sequence[int] | None = None
-        self._opened = False  # the prompt opened the reasoning
-        self._stream: StreamParser | None = None
-        self._request: Any = None
+        self._parser: GuardedParser | None = None
         self._deltas = DeltaAssembler()
         self._shown = ""  # content of a guided completion so far, see `_forced_delta`
         self._named_sent = False
-        self._failed = False
-        self._finished = False
-        self._hide = False
         self._is_forced = False  # vLLM forced the calls to be JSON instead of the model's own format
 
     # ------------------------------------------------------------------------------------ what vLLM calls
@@ -88,14 +83,11 @@ class LosslessParser(DelegatingParser):
         model_output_token_ids: Sequence[int] = (),
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
         finish_reason = claim(request, self, model_output_token_ids)
-        self._open(request, "complete")
-        self._feed(model_output, model_output_token_ids)
-        self._finish(finish_reason)
-        parsed = self.parsed
+        parser = self._open(request, "complete")
+        deltas = parser.whole(model_output, model_output_token_ids, finish_reason)
+        parsed = parser.parsed
         if parsed is None:
-            reasons = self._opened or (self.prr_format.reasoning_start or "\0") in model_output
-            self._hide = reasons and not request.include_reasoning
-            return None, self._presentable(model_output), None
+            return None, "".join(delta.text for delta in deltas), None
         if self._is_forced:
             calls, content = self._extract_tool_calls(parsed.content, request, enable_auto_tools)
             return parsed.reasoning, content, calls
@@ -112,14 +104,16 @@ class LosslessParser(DelegatingParser):
         finished: bool,
     ) -> DeltaMessage | None:
         finish_reason = claim(request, self, delta_token_ids)
-        if self._stream is None and not self._failed:
+        parser = self._parser
+        if parser is None:
             if prompt_token_ids is not None:
                 self._prompt_ids = prompt_token_ids
             policy: Policy = "eager" if self.runtime is None else self.runtime.settings.stream_arguments
-            self._open(request, request_fields.stream_arguments(getattr(request, "model_extra", None) or {}, policy))
-        deltas = self._feed(delta_text, delta_token_ids)
+            policy = request_fields.stream_arguments(getattr(request, "model_extra", None) or {}, policy)
+            parser = self._open(request, policy)
+        deltas = parser.feed(delta_text, delta_token_ids)
         if finished:
-            deltas += self._finish(finish_reason)
+            deltas += parser.finish(finish_reason)
         if self._is_forced:
             return self._forced_delta(deltas, request)
         return self._deltas.message(deltas)
@@ -133,12 +127,12 @@ class LosslessParser(DelegatingParser):
     @property
     def parsed(self) -> ParsedCompletion | None:
         """The whole result, once the completion is finished; None before, and after a fault."""
-        return self._stream.result if self._finished and self._stream is not None else None
+        return self._parser.parsed if self._parser is not None else None
 
     @property
     def reasoning_open(self) -> bool | None:
         """Whether the completion ended inside reasoning; None after a fault."""
-        return None if self._failed or self._stream is None else self._stream.reasoning_open
+        return self._parser.reasoning_open if self._parser is not None else None
 
     @property
     def sent(self) -> SentMessage:
@@ -149,17 +143,18 @@ class LosslessParser(DelegatingParser):
         """Token range of the reasoning in `completion_ids`, None where there is none."""
         if self.reasoning_parser_cls is None:
             return None
-        return self._markers.parsed_reasoning_span(completion_ids, self._opened, self.parsed, self.reasoning_open)
+        opened = self._parser is not None and self._parser.opened
+        return self._markers.parsed_reasoning_span(completion_ids, opened, self.parsed, self.reasoning_open)
 
     # ------------------------------------------------------------------------------------ the completion
 
-    def _open(self, request: Any, policy: Policy) -> None:
+    def _open(self, request: Any, policy: Policy) -> GuardedParser:
         self._deltas = DeltaAssembler(self._new_id, reasoning=request.include_reasoning)
-        self._hide = not request.include_reasoning
         self._is_forced = self._forced(request)
-        try:
+
+        def make() -> StreamParser:
             self._initialize_history_tool_call_cnt(request)
-            self._stream = StreamParser(
+            return StreamParser(
                 self.prr_format,
                 tools=self._tool_dicts,
                 prompt_tail=self._markers.tail_text(self._prompt_ids) if self._prompt_ids else "",
@@ -168,48 +163,10 @@ class LosslessParser(DelegatingParser):
                 stream_arguments=policy,
                 tokenizer=self.model_tokenizer,
             )
-            self._opened = self._stream.reasoning_open
-        except Exception as e:
-            self._fail(e)
 
-    def _feed(self, text: str, ids: Sequence[int]) -> list[Delta]:
-        return self._guard(text, StreamParser.feed, text, ids)
-
-    def _finish(self, finish_reason: str) -> list[Delta]:
-        deltas = self._guard("", StreamParser.finish, finish_reason)
-        self._finished = not self._failed
-        return deltas
-
-    def _guard(self, text: str, step: Callable[..., list[Delta]], *given: Any) -> list[Delta]:
-        """One step of the parser; after a fault all text that is not shown yet, `text` included, is content."""
-        if self._stream is not None and not self._failed:
-            shown = self._stream.shown
-            try:
-                deltas = step(self._stream, *given)
-                if shown and self.runtime is not None and self.runtime.settings.fault == "parse":
-                    raise RuntimeError("PRR_FAULT=parse")
-                return deltas
-            except Exception as e:
-                self._fail(e)
-                text = self._stream.text_from(shown)
-        text = self._presentable(text)
-        return [Delta("content", text)] if text else []
-
-    def _fail(self, error: Exception) -> None:
-        self._failed = True
-        logger.error("parsing failed (%s); the rest is returned as content", faults.described(error))
-        # What the client must not see ends with the reasoning, if that was still open.
-        self._hide = self._hide and (self._stream is None or self._stream.reasoning_open)
-        if self.runtime is not None:
-            self.runtime.parse_failed()
-
-    def _presentable(self, text: str) -> str:
-        """After a fault: the text, from behind the reasoning on where that is to be hidden."""
-        if not self._hide:
-            return text
-        _, end, rest = text.partition(self.prr_format.reasoning_end or "\0")
-        self._hide = not end
-        return rest
+        hides = not request.include_reasoning
+        self._parser = GuardedParser(self.prr_format, make, self.runtime, logger, hides_reasoning=hides)
+        return self._parser
 
     def _calls(self, request: Any) -> bool:
         """Whether calls are read. Where vLLM would throw them away the markup stays in the content."""

@@ -78,10 +78,7 @@ class Choice:
         """Whether a call was begun and not finished."""
         if self.parser is None:
             return False
-        parsed = self.parser.parsed
-        if parsed is None:  # after a fault: what was streamed is all we know
-            return not all(call.ended for call in self.parser.sent.calls.values())
-        return bool(parsed.incomplete_calls)
+        return self.parser.sent.has_open_calls(self.parser.parsed)
 
 
 class CompletionParser(Protocol):

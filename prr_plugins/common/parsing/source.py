@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from prr_plugins.common.parsing.arguments import is_json_object, json_end, repair, tool_parameters
 from prr_plugins.common.parsing.completion import (
@@ -27,9 +27,6 @@ from prr_plugins.common.parsing.completion import (
     ToolCall,
 )
 from prr_plugins.common.parsing.markers import Markers, Shape, in_string, json_stop, string_special
-
-if TYPE_CHECKING:
-    pass
 
 _TRIES = 8  # whole JSON that turned out to be none: behind that the text is read bit by bit
 _PACKED = 64  # strings that wait to be joined
@@ -77,7 +74,7 @@ class Source:
         self.tools = tool_parameters(tools)
         self.reasoning = reasoning
         self.tool_calls = tool_calls
-        self.finish_reason = ""
+        self.was_cut = False  # the completion ended where the model did not end it
         self.reasoning_open = False
         self.rereads = 0  # a grammar that rereads tries what failed once only: that keeps it linear
         self.buf = ""

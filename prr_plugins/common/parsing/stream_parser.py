@@ -14,6 +14,7 @@ from prr_plugins.common.parsing.format import Format
 from prr_plugins.common.parsing.formats import get_format
 from prr_plugins.common.parsing.source import Source
 
+_ENDED_BY_MODEL = frozenset({"stop", "tool_calls", "function_call"})
 _MANY = 256  # ids; copying more costs as much as reading their text
 
 
@@ -52,6 +53,7 @@ class StreamParser:
         self._ids: list[int] = []
         self._long: list[Sequence[int]] = []  # the ids before those, in long pieces that nobody copied
         self._finished = False
+        self._finish_reason = ""
         self._result: ParsedCompletion | None = None
         self._grammar = self.format.grammar(self._source)
         next(self._grammar, None)  # to its first wait: the prompt's tail is read, `reasoning_open` is true
@@ -102,14 +104,16 @@ class StreamParser:
         return deltas
 
     def finish(self, finish_reason: str = "stop") -> list[Delta]:
-        """The completion is over, for OpenAI's `finish_reason` (`length`: it was cut). Flushes what was held back.
+        """The completion is over. Flushes what was held back; nothing may be fed behind it.
 
-        Nothing may be fed behind it.
+        finish_reason: `stop`, `tool_calls` and `function_call` say that the model ended it. Any other (`length`,
+        `abort`, vLLM's `repetition`, ...) says that it was cut: a call without its end is then no whole call.
         """
         source = self._source
         if self._finished:
             return []
-        source.finish_reason = finish_reason
+        self._finish_reason = finish_reason
+        source.was_cut = finish_reason not in _ENDED_BY_MODEL
         source.eof = True
         for _ in self._grammar:
             pass
@@ -131,7 +135,7 @@ class StreamParser:
             content=_joined(raw_text, segments, "content"),
             parsed_tool_calls=tuple(source.finished),
             incomplete_calls=tuple(source.unfinished),
-            finish_reason=source.finish_reason,
+            finish_reason=self._finish_reason,
             tokenizer=self._tokenizer,
         )
 

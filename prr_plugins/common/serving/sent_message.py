@@ -51,6 +51,12 @@ class SentMessage:
             made["tool_calls"] = [call.to_dict() for call in self.calls.values()]
         return made
 
+    def has_open_calls(self, parsed: ParsedCompletion | None) -> bool:
+        """Whether a call was begun and not finished. parsed: None after a fault; then what was sent is all we know."""
+        if parsed is not None:
+            return bool(parsed.incomplete_calls)
+        return not all(call.ended for call in self.calls.values())
+
     def also_seen_as(self, parsed: ParsedCompletion | None) -> list[Message]:
         """Further forms of a streamed message: a client may drop a cut call, or repair one as the whole view does."""
         if parsed is None or not (

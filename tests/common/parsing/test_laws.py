@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -211,6 +212,21 @@ def assert_linear(work: Callable[[int], object], small: int) -> None:
     if measured > 8 * LINEAR_BOUND:  # once more: another process may have been in the way
         measured = min(measured, growth(work, small))
     assert measured <= 8 * LINEAR_BOUND, f"{measured:.0f} times the work for 8 times the text"
+
+
+@every_format
+def test_every_way_to_be_cut_is_read_as_length_is(format: str) -> None:
+    """L8: engines name more than `length`; whatever they call it, the model did not end the completion."""
+    completion = max(completions_of(format), key=lambda c: len(c.text) if len(c.text) < 600 else 0)
+    for end in range(len(completion.text) + 1):
+        text = completion.text[:end]
+        cut = parse(format, text, prompt_tail=completion.tail, finish_reason="length")
+        for reason in ("abort", "error", "repetition", "content_filter"):
+            other = parse(format, text, prompt_tail=completion.tail, finish_reason=reason)
+            assert replace(other, finish_reason="length") == cut
+        ended = parse(format, text, prompt_tail=completion.tail, finish_reason="stop")
+        called = parse(format, text, prompt_tail=completion.tail, finish_reason="tool_calls")
+        assert replace(called, finish_reason="stop") == ended
 
 
 @every_format

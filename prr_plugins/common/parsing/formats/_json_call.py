@@ -61,7 +61,7 @@ def json_calls(closer: str) -> ReadCall:
                 whole = reader.close()
                 s.take("markup", end.end())
                 yield from repeated(s, echo)
-            elif reader.whole and not (end is None and s.finish_reason == "length"):
+            elif reader.whole and not (end is None and s.was_cut):
                 if not brace:
                     reader.flag("missing_closer")
                 whole = reader.close()
@@ -75,7 +75,7 @@ def json_calls(closer: str) -> ReadCall:
 
 def _broken(s: Source, reader: JsonCall, closer: str, bounds: Markers) -> Iterator[None]:
     """The call is no JSON object: it goes as far as its closer, or to the end of the text."""
-    if s.eof and s.pos == len(s.buf) and s.finish_reason != "length" and not s.rereads:
+    if s.eof and s.pos == len(s.buf) and not s.was_cut and not s.rereads:
         at = s.raw(reader.start, s.here).find(closer)
         if at >= 0:  # a string that never ended has swallowed the rest
             s.reread(reader.start + at)

@@ -102,7 +102,7 @@ class Section:
             return True
         if closing is None:
             rest = s.buf[s.pos :].strip()
-            if s.finish_reason == "length" or rest[:1] == "<" or "no_arguments" in call.flags:
+            if s.was_cut or rest[:1] == "<" or "no_arguments" in call.flags:
                 s.take("markup", len(s.buf))
                 s.drop_call(call, "incomplete")
                 return False
@@ -134,7 +134,7 @@ class Section:
 
     def _swallowed(self, s: Source, call: Call) -> bool:
         """Has a string that never ends swallowed this call's closer? In a text that was cut it may well be a string."""
-        if s.finish_reason == "length" or s.rereads >= _REREADS:
+        if s.was_cut or s.rereads >= _REREADS:
             return False
         return self._ended(s.raw(call.raw_from, s.here)) is not None
 

@@ -178,7 +178,7 @@ class ThinkFormat:
                 if header and opener.accepts(s, header):
                     return opener, header
                 if header is None and opener.certain:
-                    cut = cut or s.finish_reason == "length" or opener.begun(s.buf[s.pos + len(mark) :])
+                    cut = cut or s.was_cut or opener.begun(s.buf[s.pos + len(mark) :])
         return cut
 
     def _call(self, s: Source, mark: str) -> Iterator[None]:
@@ -242,7 +242,7 @@ class ThinkFormat:
             for stop in self._stops:
                 if (yield from s.literal(stop)):
                     yield from s.skip(BLANKS)
-            if s.eof and s.pos == len(s.buf) and s.finish_reason != "length":
+            if s.eof and s.pos == len(s.buf) and not s.was_cut:
                 s.release()
                 s.reasoning_open = False
                 return True
@@ -306,7 +306,7 @@ def read_value(
     while True:
         s.sink = feed if held is None else held.append
         mark = yield from s.until("arguments", ends)
-        if mark is None and held is not None and s.finish_reason != "length":
+        if mark is None and held is not None and not s.was_cut:
             s.reread(first)
             held = None
         elif mark is None or mark.endswith(END):
@@ -356,7 +356,7 @@ def quoted_call(
             break
         found = yield from s.until("arguments", markers)
     s.sink = None
-    if found is None and s.finish_reason != "length":
+    if found is None and not s.was_cut:
         s.reread(start)
         return False
     for piece in pieces:

@@ -225,7 +225,7 @@ class _Body:
         """Does the value end at this mark?"""
         s = self.s
         end = yield from s.decide(_END)
-        if end is None and s.finish_reason != "length":
+        if end is None and not s.was_cut:
             end = yield from s.decide(_LAST)
             return bool(end)
         return bool(end and (end["key"] is None or declares(self._parameters, end["key"])))

@@ -94,7 +94,7 @@ def _ends_value(s: Source, call: Call, mark: str) -> Generator[None, None, bool]
         key = yield from s.decide(_KEY)
         return bool(key and declares(s.tools.get(call.name), key.group(1)))
     after = yield from s.decide(_AFTER_CALL, len(mark))
-    return bool(after) or (after is None and s.finish_reason != "length")
+    return bool(after) or (after is None and not s.was_cut)
 
 
 _OPENERS = (

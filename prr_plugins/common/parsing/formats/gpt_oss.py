@@ -167,7 +167,7 @@ def _call(s: Source, name: str, start: int) -> Iterator[None]:
         mark = yield from _text(s, "markup", lambda text: None if text.isspace() else call.flag("junk_in_call"))
         s.close_call(call, repaired=bool(call.flags))
     else:
-        swallowed = s.eof and s.pos == len(s.buf) and s.finish_reason != "length" and not s.rereads
+        swallowed = s.eof and s.pos == len(s.buf) and not s.was_cut and not s.rereads
         if swallowed and (end := _END.search(s.raw(call.raw_from, s.here))):  # by a string that never ended
             s.reread(call.raw_from + end.start())
         mark = yield from _text(s, "arguments")
@@ -180,7 +180,7 @@ def _no_object(s: Source, name: str, start: int) -> Iterator[None]:
     """A body that is no object is never shown as a call, unless it is empty: then there are no arguments."""
     raw_from = s.here
     mark = yield from _text(s, "arguments")
-    if not mark and s.finish_reason == "length":
+    if not mark and s.was_cut:
         s.lose_call(start, "incomplete", name, s.raw(raw_from, s.here))
     elif raw_from < s.here:
         s.lose_call(start, "malformed", name, s.raw(raw_from, s.here))

@@ -191,7 +191,7 @@ class _Message:
         yield from s.skip(BLANKS)
         yield from s.literal(_MESSAGE_END)
         yield from s.literal(_STOP)
-        if s.eof and s.pos == len(s.buf) and s.finish_reason != "length":
+        if s.eof and s.pos == len(s.buf) and not s.was_cut:
             s.release()
             s.reasoning_open = False
             return True
@@ -211,7 +211,7 @@ class _Message:
         if header:
             self._in_response = False
             yield from _section(s, bare=bare, flags=("no_section",) if bare else ())
-        elif header is None and (s.finish_reason == "length" or no_prose(s.buf[s.pos + len(mark) :])):
+        elif header is None and (s.was_cut or no_prose(s.buf[s.pos + len(mark) :])):
             _lose_rest(s)
         else:
             s.take("content", s.pos + len(mark))
@@ -313,7 +313,7 @@ def _value(s: Source, call: Call, arguments: ObjectWriter, in_reasoning: bool) -
         if mark == _THINK_END:
             return True
         end = yield from s.decide(_VALUE_END)
-        if end is None and s.finish_reason != "length":
+        if end is None and not s.was_cut:
             end = yield from s.decide(_LAST)
         return bool(end)
 

@@ -117,7 +117,7 @@ def _rest(s: Source) -> Generator[None, None, IncompleteStatus]:
     """What follows where a call broke off belongs to it."""
     cut = s.eof and s.pos == len(s.buf)
     mark = yield from s.until("arguments", _BOUNDS)
-    return "incomplete" if cut or (mark is None and s.finish_reason == "length") else "malformed"
+    return "incomplete" if cut or (mark is None and s.was_cut) else "malformed"
 
 
 # ---------------------------------------------------------------------------------------- Llama 3
@@ -148,7 +148,7 @@ def _end_json_call(s: Source, call: JsonCall) -> Generator[None, None, bool]:
     if call.whole:
         return call.close()
     over = s.eof and s.pos == len(s.buf)
-    if over and call.name and call.arguments_ended and s.finish_reason != "length":  # only the last brace is missing
+    if over and call.name and call.arguments_ended and not s.was_cut:  # only the last brace is missing
         call.flag("missing_closer")
         return call.close()
     call.lose((yield from _rest(s)))

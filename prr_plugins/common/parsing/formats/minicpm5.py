@@ -144,7 +144,7 @@ def _ends_value(s: Source, call: Call, mark: str) -> Generator[None, None, bool]
         return bool(parameter and declares(s.tools.get(call.name), parameter["key"]))
     if mark == _FUNCTION_END:
         after = yield from s.decide(_AFTER_FUNCTION, len(mark))
-        return bool(after) or (after is None and s.finish_reason != "length")
+        return bool(after) or (after is None and not s.was_cut)
     return False
 
 

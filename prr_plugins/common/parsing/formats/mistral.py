@@ -86,7 +86,7 @@ def _named(s: Source, header: Match[str], flags: tuple[str, ...]) -> Generator[N
         yield from s.until("arguments", _bounds(flags))
         s.sink = None
     call.raw_to = s.here
-    if not opened and s.finish_reason == "length" and s.pos == len(s.buf):
+    if not opened and s.was_cut and s.pos == len(s.buf):
         s.drop_call(call, "incomplete")
         return False
     if not call.pieces:
@@ -109,7 +109,7 @@ def _marker(s: Source, flags: tuple[str, ...]) -> str:
 def _broken(s: Source, start: int, flags: tuple[str, ...]) -> Generator[None, None, IncompleteStatus]:
     """A call whose JSON does not end goes as far as the next one, or to the end of the text."""
     cut = s.eof and s.pos == len(s.buf)
-    if cut and s.finish_reason != "length" and not s.rereads:
+    if cut and not s.was_cut and not s.rereads:
         at = s.raw(start + len(_CALLS), s.here).find(_CALLS)
         if at >= 0:
             s.reread(start + len(_CALLS) + at)

@@ -125,7 +125,7 @@ def _ends_value(s: Source, call: Call, mark: str) -> Generator[None, None, bool]
         header = yield from s.decide(_UNCLOSED)
         return bool(header and declares(s.tools.get(call.name), header.group(1)))
     after = yield from s.decide(_AFTER_FUNCTION if mark.endswith("</function>") else _AFTER_CALL, len(mark))
-    return bool(after) or (after is None and s.finish_reason != "length")
+    return bool(after) or (after is None and not s.was_cut)
 
 
 _FORMAT = ThinkFormat(
