@@ -1,7 +1,8 @@
 # make setup         an engine's environment, made once
 # make demo          the whole thread on a real server, stock parsers against ours (SESSION=FILE, SEED=N, BLOCK=N)
 # make picture       what `make demo` measured, drawn for README and pages: docs/demo.json, docs/demo-*.svg (DEMO=FILE)
-# make test          every test (PYTEST_ARGS="tests/common")
+# make test          the tests of one engine but for the long ones, in at most ten minutes (PYTEST_ARGS="tests/common")
+# make test-all      every test on both engines, laws at full effort (TESTED=1: less what `make test` has just passed)
 # make seed-models   the five seed models of docs/models.md on real servers, with more settings than in `make test`
 # make lint          ruff, mypy and the direction of imports (import-linter); `make format` mends what ruff can
 # make matrix        what stock vLLM, stock SGLang and ours keep of a turn: out/matrix.html (MODEL=NAME)
@@ -56,11 +57,17 @@ clients:
 	@$(PYTHON) tools/setup_engine.py clients >/dev/null
 
 test: models clients
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	$(RUN) -m pytest --durations=15 -m "not slow" $(PYTEST_ARGS)
+
+# Laws are tried at full effort once: they hang on no engine.
+.PHONY: test-all
+test-all: both-engines clients
+	.venv/vllm/bin/python -m pytest --durations=15 --hypothesis-profile full $(if $(TESTED),-m "slow or hypothesis or scaled") $(PYTEST_ARGS)
+	.venv/sglang/bin/python -m pytest --durations=15 $(PYTEST_ARGS)
 
 .PHONY: seed-models
 seed-models: models
-	$(RUN) -m pytest -m "seed_models or not seed_models" tests/vllm/test_seed_models.py tests/vllm/test_rare_turns.py $(PYTEST_ARGS)
+	$(RUN) -m pytest tests/vllm/test_seed_models.py tests/vllm/test_rare_turns.py $(PYTEST_ARGS)
 
 lint: setup
 	$(RUN) -m ruff check .

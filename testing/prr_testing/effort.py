@@ -1,7 +1,11 @@
-"""How hard tests try: with hypothesis' profile `full` (`make test-all`) as hard as they can, else a quarter of that."""
+"""How hard tests try: with hypothesis' profile `full` (`make test-all`) as hard as they can, else a quarter of that.
+
+A test that uses `share` or `part` is marked `scaled`, so that `make test-all TESTED=1` runs it again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -22,3 +26,8 @@ def share(full: int) -> int:
     """`full` under the profile `full`, a quarter of it otherwise."""
     assert settings.default is not None
     return full * settings.default.max_examples // 100
+
+
+def part(full: Sequence[Any]) -> Sequence[Any]:
+    """All of them under the profile `full`, else every fourth."""
+    return full[:: 100 // share(100)]

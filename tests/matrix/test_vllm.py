@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from prr_testing.matrix.cells import Cell, Measure  # noqa: E402
 from prr_testing.matrix.turns import ROWS  # noqa: E402
 from prr_testing.matrix.vllm_chat import VllmChat  # noqa: E402
 
+_slow = partial(pytest.param, marks=pytest.mark.slow)
 _ROWS = {row.name: row for row in ROWS}
 
 
@@ -25,11 +27,11 @@ def _cells(model: str, row: str) -> tuple[Cell, Cell]:
 @pytest.mark.parametrize(
     ("model", "row", "kind", "file"),
     [
-        ("glm-5.1", "reasoning_newlines", "parser", "vllm/parser/"),
-        ("qwen3.6", "newlines_after_think", "template", "qwen3.6/chat_template.jinja"),
+        _slow("glm-5.1", "reasoning_newlines", "parser", "vllm/parser/"),
+        _slow("qwen3.6", "newlines_after_think", "template", "qwen3.6/chat_template.jinja"),
         ("deepseek-v4", "arguments", "template", "vllm/tokenizers/deepseek_v4_encoding.py"),
-        ("gpt-oss", "newlines_after_think", "template", "vllm/entrypoints/openai/parser/harmony_utils.py"),
-        ("kimi-k2.6", "bpe_seam", "encoding", "vllm/renderers/base.py"),
+        _slow("gpt-oss", "newlines_after_think", "template", "vllm/entrypoints/openai/parser/harmony_utils.py"),
+        _slow("kimi-k2.6", "bpe_seam", "encoding", "vllm/renderers/base.py"),
     ],
 )
 def test_stock_loses_and_ours_keeps(model: str, row: str, kind: str, file: str) -> None:
@@ -49,6 +51,7 @@ def test_stock_loses_and_ours_keeps(model: str, row: str, kind: str, file: str) 
     assert ours.kept >= ours.reusable - 1
 
 
+@pytest.mark.slow
 def test_a_planned_break_has_its_name() -> None:
     _, ours = _cells("gpt-oss", "final_answer")
     assert not ours.exact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,22 @@ from prr_testing.talk import Talk
 pytestmark = pytest.mark.server
 
 BOTH = {"tool_parser": "prr_qwen3", "reasoning_parser": "prr_qwen3"}
+slow = partial(pytest.param, marks=pytest.mark.slow)
 QUESTION = [{"role": "user", "content": "Hello."}]
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tool_parser": "prr_qwen9"}, "invalid choice: 'prr_qwen9'"),  # SGLang's own words
+        slow({"tool_parser": "prr_qwen9"}, "invalid choice: 'prr_qwen9'"),  # SGLang's own words
         (
             {**BOTH, "reasoning_parser": "qwen3"},
             "ERROR prr-plugins: --tool-call-parser prr_qwen3 and --reasoning",
         ),
-        ({**BOTH, "env": {"PRR_SPLICE": "maybe"}}, "ERROR prr-plugins: PRR_SPLICE='maybe' is not accepted"),
+        slow({**BOTH, "env": {"PRR_SPLICE": "maybe"}}, "ERROR prr-plugins: PRR_SPLICE='maybe' is not accepted"),
         # found once the tokenizer and the template are there
-        ({**BOTH, "model": "gpt-oss"}, "ERROR prr-plugins: prr_qwen3 does not fit the tokenizer of"),
-        ({"tool_parser": "prr_hermes"}, "; prr_qwen3 does"),
+        slow({**BOTH, "model": "gpt-oss"}, "ERROR prr-plugins: prr_qwen3 does not fit the tokenizer of"),
+        slow({"tool_parser": "prr_hermes"}, "; prr_qwen3 does"),
     ],
     ids=["name", "mixed", "setting", "markers", "template"],
 )
@@ -42,6 +44,7 @@ def test_refusals(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     assert len(lines) == 1
 
 
+@pytest.mark.slow
 def test_several_api_processes(tmp_path: Path) -> None:
     """The names are known in each; a turn is spliced where it was stored, and never wrongly."""
     folder = model_dir("qwen3.6")

@@ -129,7 +129,15 @@ def _composed(row: Row, tool: str, reasoning: str | None) -> Any:
     )
 
 
-@pytest.fixture(scope="module", params=ROWS, ids=lambda row: row.model.rpartition("/")[2])
+# those of `make test`: a tag for each call, a marker of several tokens, channels, and JSON instead of a grammar
+QUICK = ("prr_qwen3", "prr_kimi_k3", "prr_gpt_oss", "prr_minicpm5")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(row, marks=() if row.ours in QUICK else pytest.mark.slow) for row in ROWS],
+    ids=[row.model.rpartition("/")[2] for row in ROWS],
+)
 def pair(request: pytest.FixtureRequest) -> tuple[Row, Any, Any]:
     """A row, our composed parser as a server has it once it has seen the template, and vLLM's."""
     plugin.register()

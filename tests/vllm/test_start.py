@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +23,26 @@ def failed_start(log: Path, model: str = "qwen3.6", *arguments: str, **options: 
     return log.read_text()
 
 
-def refusal(name: str, says: str, **options: Any) -> Any:
-    return pytest.param(options, says, id=name, marks=pytest.mark.slow)
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        refusal(
-            "tool_name",
-            "--tool-call-parser prr_qwen9: there is no such parser; there are prr_",
-            tool_parser="prr_qwen9",
+        slow({"tool_parser": "prr_qwen9"}, "--tool-call-parser prr_qwen9: there is no such parser; there are prr_"),
+        slow(
+            {"reasoning_parser": "prr_qwen9"}, "--reasoning-parser prr_qwen9: there is no such parser; there are prr_"
         ),
-        refusal(
-            "reasoning_name",
-            "--reasoning-parser prr_qwen9: there is no such parser; there are prr_",
-            reasoning_parser="prr_qwen9",
+        ({**BOTH, "reasoning_parser": "qwen3"}, "do not go together"),
+        slow(
+            {**BOTH, "env": {"PRR_SPLICE": "maybe"}}, "PRR_SPLICE='maybe' is not accepted; it takes on | observe | off"
         ),
-        pytest.param({**BOTH, "reasoning_parser": "qwen3"}, "do not go together", id="mixed"),
-        refusal(
-            "choice",
-            "PRR_SPLICE='maybe' is not accepted; it takes on | observe | off",
-            **BOTH,
-            env={"PRR_SPLICE": "maybe"},
-        ),
-        refusal("size", "PRR_STORE_BYTES='lots' is not accepted", **BOTH, env={"PRR_STORE_BYTES": "lots"}),
+        slow({**BOTH, "env": {"PRR_STORE_BYTES": "lots"}}, "PRR_STORE_BYTES='lots' is not accepted"),
         # found once the tokenizer and the template are there
-        refusal("markers", "prr_qwen3 does not fit the tokenizer of", **BOTH, model="gpt-oss"),
-        refusal("template", "; prr_qwen3 does", tool_parser="prr_hermes"),
+        slow({**BOTH, "model": "gpt-oss"}, "prr_qwen3 does not fit the tokenizer of"),
+        slow({"tool_parser": "prr_hermes"}, "; prr_qwen3 does"),
     ],
+    ids=["tool_name", "reasoning_name", "mixed", "choice", "size", "markers", "template"],
 )
 def test_refusals(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     log = failed_start(tmp_path / "log", **options)

@@ -17,7 +17,7 @@ from prr_plugins.common.parsing.arguments import MAX_NESTING
 from prr_plugins.common.parsing.formats import FORMATS, get_format
 from prr_plugins.common.parsing.stream_parser import StreamParser, parse
 from prr_testing.corpus import Completion, completions_of
-from prr_testing.effort import examples
+from prr_testing.effort import examples, part, share
 from prr_testing.laws import (
     assert_all,
     assert_deltas,
@@ -229,6 +229,7 @@ def test_every_way_to_be_cut_is_read_as_length_is(format: str) -> None:
         assert replace(called, finish_reason="stop") == ended
 
 
+@pytest.mark.scaled
 @every_format
 def test_repeated_literals_cost_linear_time(format: str) -> None:
     """Each literal, and each with what could make a reader look again, repeated: whole and streamed."""
@@ -238,24 +239,26 @@ def test_repeated_literals_cost_linear_time(format: str) -> None:
         *(a + f for a in own for f in ("\n", '{"', '"', "\\", "{", "x=")),
         *(a + b for a in own[:2] for b in own),
     }
-    for unit in sorted(units):
+    for unit in part(sorted(units)):
         assert_linear(lambda n, unit=unit: run(format, [unit * n], tools=TOOLS, prompt_tail=""), 250)
     for unit in own:
         assert_linear(lambda n, unit=unit: run(format, [unit] * n, "eager", tools=TOOLS, prompt_tail=""), 250)
 
 
+@pytest.mark.scaled
 @every_format
 @pytest.mark.parametrize("filler", ["\n", " ", '"', "\\", "{", "[", "<", "a"])
 def test_long_runs_behind_an_opener_cost_linear_time(format: str, filler: str) -> None:
     """One opener, then a run that never ends, streamed in small pieces."""
-    for opener in literals(format):
+    for opener in part(literals(format)):
         assert_linear(lambda n, o=opener: run(format, [o, *([filler * 4] * n)], "eager", tools=TOOLS), 500)
 
 
+@pytest.mark.scaled
 @every_format
 def test_200_000_unclosed_openers(format: str) -> None:
     for opener in get_format(format).markers:
-        text = opener * 200_000
+        text = opener * share(200_000)
         result, deltas = run(format, [text], "eager", tools=TOOLS)
         assert_tiles(result, text)
         assert_deltas(result, deltas, "eager")
@@ -290,6 +293,7 @@ def test_a_long_run_inside_a_call_costs_linear_time(format: str, filler: str) ->
         assert_linear(lambda n, tail=tail: parse(format, call + filler * n, prompt_tail=tail), 20_000)
 
 
+@pytest.mark.scaled
 @every_format
 def test_10_000_calls(format: str) -> None:
     """A call written again and again is read as often as one would think from ten of it, in linear time."""
@@ -305,7 +309,7 @@ def test_10_000_calls(format: str) -> None:
         return len(result.parsed_tool_calls)
 
     if work(10) == 10:
-        assert work(10_000) == 10_000
+        assert work(share(10_000)) == share(10_000)
     assert_linear(work, 250)
 
     def streamed(n: int) -> None:
@@ -315,6 +319,7 @@ def test_10_000_calls(format: str) -> None:
     assert_linear(streamed, 1000)
 
 
+@pytest.mark.scaled
 @every_format
 def test_an_argument_of_a_megabyte(format: str) -> None:
     """A string value of a million characters comes back exactly, streamed in deltas of 4 characters, in linear time."""
@@ -337,7 +342,8 @@ def test_an_argument_of_a_megabyte(format: str) -> None:
             assert_deltas(result, deltas, "eager")
             return result.parsed_tool_calls[0].arguments
 
-        assert "abc " * 250_000 in work(250_000)
+        size = share(250_000)
+        assert "abc " * size in work(size)
         assert_linear(work, 4_000)
         return
     pytest.skip("the corpus has no call with a plain string value in this format")
