@@ -1,4 +1,4 @@
-"""`prr`: look at completions, templates and servers from the shell. One file a command.
+"""`prr`: look at completions, templates and servers from the shell. One file a command, and what they share.
 
 Every command has `--json` and the exit codes 0 (as wished), 1 (not as wished: the answer to what was asked is no) and
 2 (the question was wrong: bad option, unreadable file).

@@ -6,6 +6,8 @@ runs in a checkout of the project, where `make demo` sets all of it up.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +23,7 @@ def command(
     seed: Annotated[int | None, typer.Option(help="Spell every completion with random tokens.")] = None,
     engine: Annotated[str, typer.Option(help="The engine of this environment: vllm or sglang.")] = "vllm",
     out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("out/demo.json"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Run one agent session on a real server, stock parsers against ours.
 
@@ -34,10 +37,14 @@ def command(
     if engine not in ("vllm", "sglang"):
         fail(f"--engine {engine}: accepted are vllm, sglang")
     try:
-        kept = demo.run(session, seed, out, engine=engine)  # type: ignore[arg-type]
+        with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
+            kept = demo.run(session, seed, out, engine=engine)  # type: ignore[arg-type]
     except demo.SessionError as error:
         fail(str(error))
     except (demo.ReplayError, ServerFailed) as error:
         typer.echo(f"prr: {error}", err=True)
         kept = False
+    else:
+        if as_json:
+            typer.echo(out.read_text(), nl=False)
     raise typer.Exit(0 if kept else 1)

@@ -10,6 +10,8 @@ Rooms, from the ground up; each imports only rooms below it (pyproject.toml, `[t
 - `matching/`: which stored turn a history goes on from.
 - `prompts/`: the next prompt of a conversation: spliced, or trimmed to fit, or a reason why not.
 - `serving/`: what both engine plugins share: hook table, start-up checks, doctor, metrics, run-time switch.
+
+`assembly`, `formats`, `huggingface` and `machine` only keep the import paths that pages named before there were rooms.
 """
 
 from importlib import import_module

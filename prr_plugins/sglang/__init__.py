@@ -1,10 +1,11 @@
 """The SGLang plugin: `--tool-call-parser prr_*`, `--reasoning-parser prr_*`, and spliced prompts for their chats.
 
-It only translates between SGLang's types and `prr_plugins.common`; it knows no model format. Files:
+It only translates between SGLang's types and `prr_plugins.common`; it reads no model format, and names families only in
+`detectors`. Files:
 
 - `hooks`: every place where it touches SGLang, in one table, checked at start.
 - `detectors`: the pair of classes behind each name.
-- `turn`: one chat request: its prompt spliced, its completions captured; `output`: one completion of it. `chat` ties it
+- `turn`: one chat request: its prompt spliced, its completions captured; `choice`: one completion of it. `chat` ties it
   to the chat route.
 - `runtime`: what one API process holds; `admin`: the routes that change the mode at run time.
 - `startup`: what must be right before a server starts, and the one line that says what is active; `worker`: further API

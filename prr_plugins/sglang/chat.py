@@ -21,7 +21,7 @@ from sglang.srt.entrypoints.openai.protocol import (
 from prr_plugins.common.serving import request_fields
 from prr_plugins.common.serving.sent_message import edit_event
 from prr_plugins.sglang import hooks
-from prr_plugins.sglang.output import Choice, stream_chunks, tool_call_models
+from prr_plugins.sglang.choice import Choice, stream_chunks, tool_call_models
 from prr_plugins.sglang.runtime import RUNTIME, Runtime
 from prr_plugins.sglang.startup import is_ours
 from prr_plugins.sglang.turn import ASKED, MissRefused, Turn, reused_prompt
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Output:
+class OutputAdapter:
     """SGLang's interface for formats that parse their own output (`ChatEncodingOutputAdapter`)."""
 
     def __init__(self, serving: Any) -> None:
@@ -188,7 +188,7 @@ def apply_jinja_template(
 
 def encoding_output(original: Callable[..., Any], self: Any) -> Any:
     """Where SGLang looks for something that parses the output as a whole."""
-    return Output(self) if _reads_output(self) else original(self)
+    return OutputAdapter(self) if _reads_output(self) else original(self)
 
 
 def build_chat_response(

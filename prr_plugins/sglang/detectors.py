@@ -4,7 +4,7 @@ Each inherits from SGLang's own detector of the family and replaces the parsing 
 reasoning's end in the scheduler, the reasoning default of a template and whatever else SGLang reads off a detector stay
 as they are for the family's stock name.
 
-In a chat the work is done by `output`; these serve SGLang's other surfaces (`/parse_function_call`,
+In a chat the work is done by `choice`; these serve SGLang's other surfaces (`/parse_function_call`,
 `/separate_reasoning`, Responses) and a server whose hooks are gone. There each half stands alone: what belongs to the
 other one stays verbatim in the text.
 """
@@ -25,6 +25,7 @@ from prr_plugins.common.parsing.completion import Delta, ParsedCompletion
 from prr_plugins.common.parsing.format import Format
 from prr_plugins.common.parsing.formats import FORMATS, get_format
 from prr_plugins.common.parsing.stream_parser import StreamParser, parse
+from prr_plugins.common.serving.request_turn import tool_dicts
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,6 @@ FAMILIES: dict[str, Family] = {
     "prr_minimax_m2": Family("minimax-m2", "minimax"),
     "prr_minicpm5": Family("minicpm5", "qwen3"),
 }
-
-
-def tool_dicts(tools: Iterable[Any] | None) -> list[dict[str, Any]]:
-    """SGLang's tool models as plain dicts."""
-    return [tool if isinstance(tool, dict) else tool.model_dump() for tool in tools or ()]
 
 
 class ToolDetector:

@@ -15,7 +15,7 @@ from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
 from prr_plugins.common.bridge.template_probe import Render
 from prr_plugins.common.messages import Message, Tools
 from prr_plugins.common.parsing.format import Format
-from prr_plugins.common.parsing.reasoning import ReasoningMarkers
+from prr_plugins.common.parsing.reasoning_tokens import ReasoningMarkers
 from prr_plugins.common.serving.prometheus import PrometheusMetrics
 from prr_plugins.common.serving.runtime import BaseRuntime, ids_among
 from prr_plugins.common.settings import Settings

@@ -21,9 +21,8 @@ from sglang.srt.runtime_context import get_disagg
 from prr_plugins.common.prompts import overflow
 from prr_plugins.common.prompts.plan import Conversation, Plan
 from prr_plugins.common.serving import request_fields
-from prr_plugins.common.serving.request_turn import RequestTurn, tenant_of
-from prr_plugins.sglang.detectors import tool_dicts
-from prr_plugins.sglang.output import Choice, ForcedCalls
+from prr_plugins.common.serving.request_turn import RequestTurn, tenant_of, tool_dicts
+from prr_plugins.sglang.choice import Choice, ForcedCalls
 from prr_plugins.sglang.runtime import RUNTIME, Runtime, copy_messages, template_kwargs
 
 logger = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ class Turn(RequestTurn[Runtime]):
             continue_final_message=request.continue_final_message,
         )
         room = self.runtime.room(request.max_completion_tokens or request.max_tokens)
-        plan = overflow.plan(splicer, conversation, self.mode, room)
+        plan = overflow.plan_prompt(splicer, conversation, self.mode, room)
         if plan.prompt_ids is not None and (reason := self._cannot_use(plan.prompt_ids, is_multimodal)):
             plan = splicer.refuse(plan, reason)
         self.plan = plan

@@ -1,12 +1,14 @@
 """The vLLM plugin: `--tool-call-parser prr_*`, `--reasoning-parser prr_*`, and spliced prompts for their chats.
 
-It only translates between vLLM's types and `prr_plugins.common`; it knows no model format. Files:
+It only translates between vLLM's types and `prr_plugins.common`; it reads no model format, and names families only in
+`guidance`. Files:
 
 - `hooks`: every place where it touches vLLM, in one table, checked at start.
-- `names`: the `prr_*` names; `registered`: the pair of classes behind each; `parser`: the one `Parser` that serves a
-  request, with `deltas` (its output as vLLM's types).
+- `names`: the `prr_*` names; `standalone_parsers`: the pair of classes behind each; `parser`: the one `Parser` that
+  serves a request, with `deltas` (its output as vLLM's types).
+- `guidance`: vLLM's own parser of each family, whose guided decoding ours takes over.
 - `turn`: one request: its prompt spliced, its completions captured, its response completed. `chat` ties it to the chat
-  route, `surfaces` to the others.
+  route; `responses`, `anthropic`, `batches` and `previews` to the others.
 - `runtime`: what one API process holds; `admin`: the routes that change the mode at run time.
 - `startup`: what must be right before a server starts, and the one line that says what is active.
 - `doctor`: the same for `prr doctor`.

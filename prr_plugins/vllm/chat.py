@@ -21,7 +21,7 @@ from prr_plugins.common.serving import request_fields
 from prr_plugins.common.serving.request_turn import tenant_of
 from prr_plugins.vllm.parser import LosslessParser
 from prr_plugins.vllm.runtime import Runtime
-from prr_plugins.vllm.turn import CONVERTED, Turn
+from prr_plugins.vllm.turn import CONVERTED, Preview, Turn
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -80,6 +80,19 @@ def follow(serving: Any, runtime: Runtime, request: Any, raw_request: Any) -> Tu
         turn.late_system_as_user = turn.history is not None
     turn.attach(request)
     return turn
+
+
+def follow_quietly(
+    serving: Any, runtime: Runtime, request: Any, raw_request: Any, preview: Preview | None = None
+) -> Turn | None:
+    """`follow`, with a fault counted and nothing followed. preview: nothing is generated, see `Turn`."""
+    try:
+        turn = follow(serving, runtime, request, raw_request)
+        turn.preview = preview
+        return turn
+    except Exception as e:
+        runtime.capture_failed(e)
+        return None
 
 
 def wrap_preprocess_chat(original: Callable[..., Any]) -> Callable[..., Any]:

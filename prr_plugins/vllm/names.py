@@ -7,7 +7,7 @@ from vllm.tool_parsers import ToolParserManager
 
 from prr_plugins.common.parsing.formats import FORMATS
 
-_MODULE = "prr_plugins.vllm.registered"
+_MODULE = "prr_plugins.vllm.standalone_parsers"
 
 
 def class_name(name: str, half: str) -> str:

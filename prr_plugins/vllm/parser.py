@@ -22,14 +22,15 @@ from vllm.tool_parsers.streaming import extract_named_tool_call_streaming, extra
 
 from prr_plugins.common.parsing.completion import Delta, ParsedCompletion, Policy
 from prr_plugins.common.parsing.format import Format
-from prr_plugins.common.parsing.reasoning import reasoning_markers
+from prr_plugins.common.parsing.reasoning_tokens import reasoning_markers
 from prr_plugins.common.parsing.stream_parser import StreamParser
 from prr_plugins.common.serving import request_fields
 from prr_plugins.common.serving.guarded_parser import GuardedParser
+from prr_plugins.common.serving.request_turn import tool_dicts
 from prr_plugins.common.serving.sent_message import SentCall, SentMessage
 from prr_plugins.vllm import hooks
 from prr_plugins.vllm.deltas import DeltaAssembler
-from prr_plugins.vllm.registered import GUIDED_WHOLE, function_call, show_special_tokens, tool_dicts
+from prr_plugins.vllm.standalone_parsers import GUIDED_WHOLE, function_call, show_special_tokens
 from prr_plugins.vllm.turn import claim
 
 if TYPE_CHECKING:

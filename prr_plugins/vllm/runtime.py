@@ -66,7 +66,7 @@ class Runtime(BaseRuntime):
         )
 
     async def plan(self, conversation: Conversation, mode: SpliceMode, room: int) -> Plan:
-        """`overflow.plan`; a shared store is asked without anybody waiting but this request."""
+        """`overflow.plan_prompt`; a shared store is asked without anybody waiting but this request."""
         prepared: Context | None = None
         shared = self.shared
         if shared is not None and mode != "off":
@@ -74,7 +74,7 @@ class Runtime(BaseRuntime):
             if prepared is not None and prepared.lookup is not None:
                 fetched = await self._within_timeout(shared.begin_fetch(prepared.lookup), "fetch")
                 prepared.known = shared.late(prepared.lookup) if fetched is None else fetched
-        return await self.run(overflow.plan, self.splicer, conversation, mode, room, prepared)
+        return await self.run(overflow.plan_prompt, self.splicer, conversation, mode, room, prepared)
 
     async def record(self, *args: Any, **kwargs: Any) -> None:
         """`Splicer.record`, and the turn is where other processes find it before the client can answer.

@@ -4,8 +4,8 @@ Promises: the prompt goes through vLLM's own id-reuse path or is vLLM's own rend
 were used and sampled and with the message as it was returned, before the client can answer it; nothing is stored of an
 aborted or failed request.
 
-`chat` ties it to the chat route, `surfaces` to the others. A request without a `Turn` (stock parsers) passes through
-untouched.
+`chat` ties it to the chat route; `responses`, `anthropic`, `batches` and `previews` to the others. A request without a
+`Turn` (stock parsers) passes through untouched.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ if "--worker" in sys.argv:  # only what is imported inside is instrumented, so i
     import atheris
 
     with atheris.instrument_imports(include=["prr_plugins.common"]):
-        from prr_plugins.common import formats
+        from prr_plugins.common.parsing import formats
 
         for _name in formats.FORMATS:
             formats.get_format(_name)

@@ -16,8 +16,9 @@ from vllm.parser.parser_manager import ParserManager
 from vllm.reasoning import ReasoningParserManager
 
 import prr_plugins.vllm as plugin
+from prr_plugins.common.bridge.huggingface import renderer
 from prr_plugins.common.parsing.formats import FORMATS, get_format
-from prr_plugins.common.serving.startup import check_template, tokenizer_render
+from prr_plugins.common.serving.startup import check_template
 from prr_plugins.vllm import guidance
 from prr_testing.adapters import tokenizer
 from prr_testing.vocabularies import vocabulary
@@ -146,7 +147,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Row, Any, Any]:
     ours = _composed(row, row.ours, row.ours if row.reasoning else None)
     written = row.written
     if written is None:
-        written = check_template(get_format(row.ours), tokenizer_render(tok), vocabulary(row.model).template)
+        written = check_template(get_format(row.ours), renderer(tok), vocabulary(row.model).template)
     found = guidance.layout(row.ours, written, tok)
     if found is not None:
         as_served = {"tool_parser_cls": guidance.guided_as(ours.tool_parser_cls, found)}

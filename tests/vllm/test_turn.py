@@ -13,7 +13,7 @@ from prr_plugins.common.metrics import Metrics
 from prr_plugins.common.prompts.splicer import Splicer
 from prr_plugins.common.settings import Settings
 from prr_plugins.common.store.memory import TurnStore
-from prr_plugins.vllm.surfaces import one_a_turn
+from prr_plugins.vllm.responses import one_a_turn
 from prr_plugins.vllm.turn import Turn
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}

@@ -15,13 +15,13 @@ from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
 import prr_plugins.vllm as plugin
 from prr_plugins.common.parsing.formats import FORMATS, get_format
-from prr_plugins.common.parsing.reasoning import reasoning_markers
+from prr_plugins.common.parsing.reasoning_tokens import reasoning_markers
 from prr_plugins.common.serving import splice_switch
 from prr_plugins.common.settings import Settings
 from prr_plugins.vllm import hooks, startup
 from prr_plugins.vllm.deltas import DeltaAssembler
 from prr_plugins.vllm.parser import compose
-from prr_plugins.vllm.registered import PrrQwen3ReasoningParser, PrrQwen3ToolParser
+from prr_plugins.vllm.standalone_parsers import PrrQwen3ReasoningParser, PrrQwen3ToolParser
 from prr_plugins.vllm.turn import Choice
 from prr_testing.tokens import Vocabulary
 

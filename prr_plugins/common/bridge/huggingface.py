@@ -38,8 +38,14 @@ def bridge_of(
     )
 
 
-def renderer(tokenizer: Any) -> Callable[[Sequence[Message], Tools, bool, Mapping[str, Any]], str]:
-    """Messages in OpenAI shape to the text of the prompt."""
+def renderer(
+    tokenizer: Any, chat_template: str | None = None
+) -> Callable[[Sequence[Message], Tools, bool, Mapping[str, Any]], str]:
+    """Messages in OpenAI shape to the text of the prompt.
+
+    chat_template: the text of a template to use instead of the tokenizer's own.
+    """
+    own = {} if chat_template is None else {"chat_template": chat_template}
 
     def render(
         messages: Sequence[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
@@ -50,6 +56,7 @@ def renderer(tokenizer: Any) -> Callable[[Sequence[Message], Tools, bool, Mappin
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
             **template_kwargs,
+            **own,
         )
         return text
 

@@ -6,7 +6,7 @@ nothing of ours but itself, and no engine.
 - `stream_parser`: the driver; `completion`: its result; `source`, `markers`: what a grammar reads with.
 - `formats/`: one file a model family; `format`: what such a file gives.
 - `arguments`: a call's raw argument text as JSON.
-- `reasoning`: where reasoning begins and ends in token ids.
+- `reasoning_tokens`: where reasoning begins and ends in token ids.
 """
 
 from prr_plugins.common.parsing.completion import Delta, IncompleteCall, ParsedCompletion, Policy, Segment, ToolCall

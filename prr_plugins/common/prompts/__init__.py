@@ -1,11 +1,13 @@
 """The next prompt of a conversation: spliced, trimmed to fit, or a named reason why the engine is to render it.
 
-Promise: nothing here raises into a request; every prompt fits the room it was given. Imports `bridge`, `matching`,
-`store` and the ground.
+Promise: `splicer` and `overflow.plan_prompt` never raise, so no request fails here; where messages may be dropped
+(`PRR_OVERFLOW`), a prompt fits if what must stay does. Imports `bridge`, `matching`, `store` and the base modules.
 
 - `splicer`: plans prompts and records turns; `plan`: what it says of a request.
-- `budget`: which messages go when a conversation does not fit; `overflow`: the prompt without them.
-- `assembler`: the same for who runs the model himself; `cleaning`, `anthropic`: other conversations brought into shape.
+- `budget`: how long a prompt may be; `dropping`: which messages go when it is longer; `overflow`: the prompt without
+  them.
+- `assembler`: the same for whoever runs the model without a server; `cleaning`, `anthropic`: other conversations
+  brought into shape.
 """
 
 from prr_plugins.common.prompts.assembler import Assembled, AssemblyError, PromptAssembler

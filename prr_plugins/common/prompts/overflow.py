@@ -1,7 +1,7 @@
 """A conversation that has outgrown the window: what to leave out of it, and which prompt that gives.
 
 Promise: a prompt made here has been counted in the ids it consists of, and fits. As long as the history fits, nothing
-changes. Where neither a splice nor the template's render of all messages does, the oldest go (budget.py) and the rest
+changes. Where neither a splice nor the template's render of all messages does, the oldest go (dropping.py) and the rest
 is a conversation of its own: rendered once, and from then on spliced. Its turns are stored under the history as the
 client sends it, in full, too; the next request finds them there, so the prompt only grows until it is too long again.
 """
@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from prr_plugins.common.bridge.template_bridge import TemplateBridge
 from prr_plugins.common.messages import Message, opening
-from prr_plugins.common.prompts.budget import OverBudget, cuts, drop_steps, last_question, without
+from prr_plugins.common.prompts.budget import OverBudget
+from prr_plugins.common.prompts.dropping import cuts, drop_steps, last_question, without
 from prr_plugins.common.prompts.plan import Context, Conversation, Plan
 from prr_plugins.common.prompts.splicer import Splicer, logger
 from prr_plugins.common.settings import SpliceMode
@@ -22,7 +23,7 @@ _FRAME = 8
 """Tokens that a template writes around a message, about."""
 
 
-def plan(
+def plan_prompt(
     splicer: Splicer,
     conversation: Conversation,
     mode: SpliceMode | None,

@@ -1,9 +1,9 @@
 """What a server does with the bridge: find the stored turn a request goes on from, and extend it.
 
-A request's life: `plan = splicer.plan(conversation)`; the engine uses `plan.prompt_ids` or renders itself
-(it may call `plan = splicer.refuse(plan, "too_long")` first); `splicer.settle(plan)` counts what happened, once;
-when the completion is there, `splicer.record(plan.context, ...)` stores the turn. A preview (a token
-count, a render route) calls `plan` alone.
+A request's life: `plan = splicer.plan(conversation)` (a server calls `overflow.plan_prompt`, which may also trim); the
+engine uses `plan.prompt_ids` or renders itself (it may call `plan = splicer.refuse(plan, "too_long")` first);
+`splicer.settle(plan)` counts what happened, once; when the completion is there, `splicer.record(plan.context, ...)`
+stores the turn. A preview (a token count, a render route) calls `plan` alone.
 
 With a shared store, `plan` waits for it and `record` does not put the turn there. An engine that must not wait calls
 `context = splicer.prepare(conversation)`, fetches `context.lookup` itself and gives the answer to `plan` in

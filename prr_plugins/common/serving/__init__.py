@@ -6,5 +6,7 @@ load only what they use.
 - `flags`: what the parser flags choose; `startup`: what must be right before a server starts, and the start line.
 - `hooks`: the table of places where a plugin hangs on its engine. `doctor`: what `prr doctor` says.
 - `runtime`: what one API process holds; `splice_switch`: the mode of a running server; `admin`: its HTTP routes.
-- `request_turn`: one request on its way; `request_fields`: the request fields of ours; `prometheus`: counters exported.
+- `request_turn`: one request on its way; `request_fields`: the request fields of ours.
+- `guarded_parser`: a completion parsed without a fault reaching the client; `sent_message`: what the client holds.
+- `prometheus`: counters exported.
 """

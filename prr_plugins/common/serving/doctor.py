@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
+from prr_plugins.common.bridge.huggingface import renderer
 from prr_plugins.common.parsing.format import Format
 from prr_plugins.common.serving.hooks import HookTable
 from prr_plugins.common.serving.startup import (
@@ -15,7 +16,6 @@ from prr_plugins.common.serving.startup import (
     check_markers,
     check_template,
     read_settings,
-    tokenizer_render,
     version,
 )
 from prr_plugins.common.settings import Settings
@@ -134,5 +134,5 @@ def model_findings(
     check_markers(fmt, tokenizer, repr(model))
     yield Finding("tokenizer", "ok", f"has {' '.join(fmt.markers)}")
     if calls:
-        check_template(fmt, tokenizer_render(tokenizer, chat_template), repr(model))
+        check_template(fmt, renderer(tokenizer, chat_template), repr(model))
         yield Finding("template", "ok", "a call that it writes is read back")

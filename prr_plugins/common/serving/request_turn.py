@@ -63,6 +63,11 @@ class RequestTurn(Generic[AnyRuntime]):
         return (self.plan or Plan("refused", "not_followed")).report()
 
 
+def tool_dicts(tools: Iterable[Any] | None) -> list[dict[str, Any]]:
+    """An engine's tool models as plain dicts."""
+    return [tool if isinstance(tool, dict) else tool.model_dump() for tool in tools or ()]
+
+
 def tenant_of(named: Iterable[tuple[str, str | None]], raw_request: Any, header: str | None) -> str | None:
     """Whose turns a request may use: the first of the fields that is set, else the header; None where nothing says.
 

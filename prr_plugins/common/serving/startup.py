@@ -10,14 +10,13 @@ import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from prr_plugins.common.bridge.template_probe import Render
 from prr_plugins.common.messages import Message, Tools
 from prr_plugins.common.parsing.format import Format
 from prr_plugins.common.parsing.formats import FORMATS, get_format
-from prr_plugins.common.parsing.reasoning import token_id
+from prr_plugins.common.parsing.reasoning_tokens import token_id
 from prr_plugins.common.parsing.stream_parser import parse
 from prr_plugins.common.serving.hooks import HookTable
 from prr_plugins.common.serving.runtime import BaseRuntime
@@ -127,32 +126,6 @@ def check_template(fmt: Format, render: Render, where: str) -> str:
     others = [n for n in sorted(FORMATS) if n != fmt.name and _reads_back(get_format(n), history[common:], tail)]
     hint = f"; {' or '.join(others)} does" if others else ""
     raise StartupError(f"{fmt.name} does not read the calls that the chat template of {where} writes{hint}")
-
-
-def tokenizer_render(tokenizer: Any, chat_template: str | None = None) -> Render:
-    """A Jinja template rendered by the tokenizer itself, arguments parsed as engines do.
-
-    chat_template: the text of a template to use instead of the tokenizer's own.
-    """
-
-    def render(
-        messages: list[Message], tools: Tools, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
-    ) -> str:
-        parsed = [
-            {**m, "tool_calls": [_parsed(c) for c in m["tool_calls"]]} if "tool_calls" in m else m for m in messages
-        ]
-        kwargs = {**template_kwargs, **({"chat_template": chat_template} if chat_template else {})}
-        text: str = tokenizer.apply_chat_template(
-            parsed, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=False, **kwargs
-        )
-        return text
-
-    return render
-
-
-def _parsed(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
 
 
 def _reads_back(fmt: Format, completion: str, tail: str) -> bool:

@@ -20,8 +20,8 @@ from prr_plugins.common.prompts.assembler import (
     PromptAssembler,
     TokenBudget,
 )
-from prr_plugins.common.prompts.budget import drop_steps, without
 from prr_plugins.common.prompts.cleaning import clean
+from prr_plugins.common.prompts.dropping import drop_steps, without
 from prr_testing.effort import examples
 from tests.common.bridge.test_template_bridge import KEEP, TOOLS, TURNS, USER, canonical
 from tests.common.prompts.test_budget import conversations, orphans

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prr_plugins.common.prompts.budget import TokenBudget, cuts, drop_steps, without
+from prr_plugins.common.prompts.budget import TokenBudget
+from prr_plugins.common.prompts.dropping import cuts, drop_steps, without
 
 Message = dict[str, Any]
 SYSTEM = {"role": "system", "content": "s"}

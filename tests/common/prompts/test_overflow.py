@@ -36,7 +36,7 @@ class Server:
 
     def ask(self, messages: list[Message], answer: str, *, calls: int = 0, **request: Any) -> Message:
         conversation = Conversation(messages, model="m", **request)
-        self.plan = overflow.plan(self.splicer, conversation, None, ROOM)
+        self.plan = overflow.plan_prompt(self.splicer, conversation, None, ROOM)
         self.splicer.settle(self.plan)
         self.prompt = self.plan.prompt_ids or self.model.encode(
             self.model.render(messages, request.get("tools"), True, {})
@@ -139,7 +139,7 @@ def test_the_default_is_the_engines_own_error(real: Callable[[str], Any]) -> Non
 def test_off_and_observe_change_nothing(server: Server) -> None:
     messages = [{"role": "user", "content": words(0, 5000)}, {"role": "assistant", "content": "a"}, {"role": "user"}]
     for mode in ("off", "observe"):
-        plan = overflow.plan(server.splicer, Conversation(messages), mode, ROOM)
+        plan = overflow.plan_prompt(server.splicer, Conversation(messages), mode, ROOM)
         assert plan.prompt_ids is None
         assert plan.outcome != "trimmed"
 

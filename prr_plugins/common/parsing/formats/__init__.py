@@ -1,6 +1,8 @@
 """The formats: one file a model family, one row here.
 
 A format is its markers and a grammar (see `source.py`); reasoning and calls stand together since they share a text.
+What several families have in common: `_shared` (reasoning between two markers, values), `_json_call` (calls as JSON),
+`_section` (calls in a section of their own).
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class ThinkFormat:
         openers: what opens a call; of several with one mark the first that fits counts.
         inside: frame behind `<think>` and before `</think>`.
         behind: frame behind `</think>`.
-        before: frames before a call's opener; None: any blanks (up to `reader.GAP`), where the family's template trims
+        before: frames before a call's opener; None: any blanks (up to `markers.GAP`), where the family's template trims
             the content it writes there.
         stops: texts of tokens that end a turn; one at the very end of the text is markup.
         start, end: what opens and closes reasoning.

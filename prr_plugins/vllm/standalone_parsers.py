@@ -16,8 +16,9 @@ from vllm.tool_parsers import ToolParser
 
 from prr_plugins.common.parsing.format import Format
 from prr_plugins.common.parsing.formats import FORMATS, get_format
-from prr_plugins.common.parsing.reasoning import reasoning_markers
+from prr_plugins.common.parsing.reasoning_tokens import reasoning_markers
 from prr_plugins.common.parsing.stream_parser import StreamParser, parse
+from prr_plugins.common.serving.request_turn import tool_dicts
 from prr_plugins.vllm import guidance, names
 from prr_plugins.vllm.deltas import DeltaAssembler
 
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
 
 # Formats that vLLM guides from the first token on, reasoning included: its grammars for them describe the whole turn.
 GUIDED_WHOLE = frozenset({"prr_gpt_oss"})
-
-
-def tool_dicts(tools: Iterable[Any] | None) -> list[dict[str, Any]]:
-    """vLLM's tool models (chat or Responses) as plain dicts."""
-    return [tool if isinstance(tool, dict) else tool.model_dump() for tool in tools or ()]
 
 
 class PrrReasoningParser(ReasoningParser):

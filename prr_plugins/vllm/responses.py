@@ -1,14 +1,8 @@
-"""The API surfaces of vLLM beside chat completions, tied to `turn.Turn`.
+"""`/v1/responses` of vLLM, tied to `turn.Turn`.
 
-Promise: on each of them a turn is spliced and captured as on the chat route, or vLLM goes its own way.
-
-- Responses: items become chat messages by vLLM's own conversion; what one turn answered is one message (`one_a_turn`).
-  Behind a `previous_response_id` the history is the one that was answered, calls and reasoning included, which vLLM
-  itself leaves out.
-- Anthropic Messages: vLLM makes chat requests of them. Where the template refuses system messages in the middle, vLLM
-  moves them all to the front, which changes every later prompt from there on; we look at them in place.
-- Batches: a turn for each conversation.
-- Previews (`/render`, `/tokenize`, token counts): the prompt that a request would get; counted and recorded nowhere.
+Promise: a turn is spliced and captured as on the chat route, or vLLM goes its own way. Items become chat messages by
+vLLM's own conversion; what one turn answered is one message (`one_a_turn`). Behind a `previous_response_id` the history
+is the one that was answered, calls and reasoning included, which vLLM itself leaves out.
 """
 
 from __future__ import annotations
@@ -17,16 +11,13 @@ import dataclasses
 import functools
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prr_plugins.common import faults
 from prr_plugins.common.messages import Message
-from prr_plugins.common.prompts.plan import Plan
-from prr_plugins.vllm.chat import enters, follow, materialise, runtime_of, spliced
+from prr_plugins.vllm.chat import enters, follow, materialise, spliced
 from prr_plugins.vllm.parser import LosslessParser
-from prr_plugins.vllm.runtime import Runtime
-from prr_plugins.vllm.turn import CONVERTED, Choice, Preview, Turn
+from prr_plugins.vllm.turn import Choice, Turn
 
 if TYPE_CHECKING:
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest, ResponsesResponse
@@ -35,11 +26,6 @@ logger = logging.getLogger(__name__)
 
 _HISTORIES = "_prr_histories"
 _KEPT_RESPONSES = 10_000
-_BATCH = "_prr_batch"
-_RAW = "_prr_raw_request"
-
-
-# ---------------------------------------------------------------------------------------- Responses
 
 
 def one_a_turn(messages: Sequence[Message]) -> list[Message]:
@@ -245,159 +231,3 @@ def _reparsed(serving: Any, turn: Turn, choice: Choice) -> Any:
     parser.set_prompt_token_ids(turn.prompt_ids)
     parser.parse("".join(choice.text), turn.request, model_output_token_ids=choice.ids)
     return parser
-
-
-# ---------------------------------------------------------------------------------------- Anthropic Messages
-
-
-def wrap_to_chat_completion_request(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where an Anthropic request becomes a chat request: it keeps where the system messages stood."""
-
-    @functools.wraps(original)
-    def to_chat_completion_request(
-        cls: Any, anthropic_request: Any, *, merge_inline_system: bool = False, **kwargs: Any
-    ) -> Any:
-        made = original(cls, anthropic_request, merge_inline_system=merge_inline_system, **kwargs)
-        in_place = None
-        if merge_inline_system and any(message.role == "system" for message in anthropic_request.messages):
-            try:
-                in_place = original(cls, anthropic_request, merge_inline_system=False, **kwargs).messages
-                materialise(in_place)
-            except Exception as e:
-                logger.error("late system messages stay merged (%s)", faults.described(e))
-        made.__dict__[CONVERTED] = in_place
-        made.__dict__[_RAW] = anthropic_request.__dict__.get(_RAW)
-        return made
-
-    return to_chat_completion_request
-
-
-def wrap_count_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Token counting: its chat request is made inside; the tenant's header is handed on to it."""
-
-    @functools.wraps(original)
-    async def count_tokens(self: Any, request: Any, raw_request: Any = None) -> Any:
-        request.__dict__[_RAW] = (raw_request,)
-        return await original(self, request, raw_request)
-
-    return count_tokens
-
-
-def wrap_render_chat_request(original: Callable[..., Any]) -> Callable[..., Any]:
-    """On the way from a chat request to its prompt: a token count is seen here for the first time."""
-
-    @functools.wraps(original)
-    async def render_chat_request(self: Any, request: Any) -> Any:
-        counted = request.__dict__.get(_RAW)
-        runtime = runtime_of(self)
-        if counted is not None and runtime is not None and Turn.of(request) is None:
-            _follow(self, runtime, request, counted[0], preview="count")
-        return await original(self, request)
-
-    return render_chat_request
-
-
-# ---------------------------------------------------------------------------------------- batches
-
-
-class _Batch:
-    """The turns of a batch, one for each conversation. vLLM makes the single requests anew for parsing."""
-
-    def __init__(self, make: Callable[[Any], Turn | None]) -> None:
-        self._make = make
-        self.turns: dict[int, Turn] = {}
-
-    def attach(self, index: int, request: Any) -> None:
-        turn = self.turns.get(index)
-        if turn is None:
-            turn = self._make(request)
-        if turn is not None:
-            turn.attach(request)
-            self.turns[index] = turn
-
-
-def wrap_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where a batch comes in."""
-
-    def begin(serving: Any, runtime: Runtime, request: Any, raw_request: Any) -> None:
-        request.__dict__[_BATCH] = _Batch(lambda single: _follow(serving, runtime, single, raw_request))
-
-    return enters(original, begin)
-
-
-def wrap_to_single_request(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where a conversation of a batch becomes a request."""
-
-    @functools.wraps(original)
-    def to_chat_completion_request(self: Any, messages: list[Any]) -> Any:
-        single = original(self, messages)
-        batch = self.__dict__.get(_BATCH)
-        if batch is not None:
-            index = next((n for n, conversation in enumerate(self.messages) if conversation is messages), None)
-            if index is not None:
-                batch.attach(index, single)
-        return single
-
-    return to_chat_completion_request
-
-
-def wrap_batch_generator(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the answer to a batch is made."""
-
-    @functools.wraps(original)
-    async def chat_completion_full_generator_batch(
-        self: Any, request: Any, generators: list[AsyncIterator[Any]], *args: Any, **kwargs: Any
-    ) -> Any:
-        batch = request.__dict__.get(_BATCH)
-        if batch is None:
-            return await original(self, request, generators, *args, **kwargs)
-        turns: dict[int, Turn] = batch.turns
-        watched = [turns[n].watch(results) if n in turns else results for n, results in enumerate(generators)]
-        response = await original(self, request, watched, *args, **kwargs)
-        if hasattr(response, "choices"):  # else an error
-            for sent in response.choices:
-                turn = turns.get(sent.index)
-                if turn is None:
-                    continue
-                if turn.plan is None:  # Harmony makes the prompts of a batch without `render_chat`
-                    turn.runtime.splicer.settle(Plan("refused", "harmony_batch"))
-                try:
-                    await turn.finish_choice(sent, 0)
-                    if turn.report:
-                        sent.prr = turn.outcome()
-                except Exception as e:
-                    turn.runtime.capture_failed(e)
-        return response
-
-    return chat_completion_full_generator_batch
-
-
-# ---------------------------------------------------------------------------------------- previews
-
-
-def wrap_preview(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A route that shows a prompt: `/render`, `/tokenize`."""
-
-    @functools.wraps(original)
-    async def preview(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        runtime = runtime_of(self)
-        raw_request = args[0] if args else kwargs.get("raw_request")
-        # Without the header that names the tenant, the prompt that the request will get is not known.
-        unknown = runtime is not None and runtime.settings.tenant_header is not None and raw_request is None
-        if runtime is not None and not unknown and (hasattr(request, "messages") or hasattr(request, "input")):
-            _follow(self, runtime, request, raw_request, preview="ids")
-        return await original(self, request, *args, **kwargs)
-
-    return preview
-
-
-def _follow(
-    serving: Any, runtime: Runtime, request: Any, raw_request: Any, preview: Preview | None = None
-) -> Turn | None:
-    try:
-        turn = follow(serving, runtime, request, raw_request)
-        turn.preview = preview
-        return turn
-    except Exception as e:
-        runtime.capture_failed(e)
-        return None
