@@ -59,11 +59,12 @@ clients:
 test: models clients
 	$(RUN) -m pytest --durations=15 -m "not slow" $(PYTEST_ARGS)
 
-# Laws are tried at full effort once: they hang on no engine.
+# Laws are tried at full effort once, and what needs no engine runs once: neither hangs on one.
+ON_SGLANG := tests/sglang tests/parity tests/harness/test_keeper.py tests/docs/test_figures.py
 .PHONY: test-all
 test-all: both-engines clients
 	.venv/vllm/bin/python -m pytest --durations=15 --hypothesis-profile full $(if $(TESTED),-m "slow or hypothesis or scaled") $(PYTEST_ARGS)
-	.venv/sglang/bin/python -m pytest --durations=15 $(PYTEST_ARGS)
+	.venv/sglang/bin/python -m pytest --durations=15 $(or $(PYTEST_ARGS),$(ON_SGLANG))
 
 .PHONY: seed-models
 seed-models: models
