@@ -65,6 +65,27 @@ def test_several_api_processes(tmp_path: Path) -> None:
         assert log.count("for calls and reasoning, splice on") >= log.count("Application startup complete") >= 2
 
 
+def _text_field(event: dict[str, Any]) -> str | None:
+    """The field of a chunk that gives nothing but more text of it."""
+    choices = event["choices"]
+    if len(choices) != 1 or choices[0]["finish_reason"] is not None:
+        return None
+    given = [name for name, value in choices[0]["delta"].items() if value is not None]
+    return given[0] if given in (["content"], ["reasoning_content"]) else None
+
+
+def _joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A stream with neighbouring chunks of one text made one: how many tokens a chunk carries depends on timing."""
+    joined: list[dict[str, Any]] = []
+    for event in events:
+        field = _text_field(event)
+        if field and joined and _text_field(joined[-1]) == field:
+            joined[-1]["choices"][0]["delta"][field] += event["choices"][0]["delta"][field]
+        else:
+            joined.append(event)
+    return joined
+
+
 def _answers(server: Server, script: list[int]) -> list[Any]:
     """Everything a server says to some requests, without what differs between any two."""
     client = server.client()
@@ -77,8 +98,8 @@ def _answers(server: Server, script: list[int]) -> list[Any]:
             stream=stream,
             extra_body=request_fields("sglang", script),
         )
-        parts = response if stream else [response]
-        answers += [part.model_dump(exclude={"id", "created", "usage"}) for part in parts]  # type: ignore[union-attr]
+        parts = [part.model_dump(exclude={"id", "created", "usage"}) for part in (response if stream else [response])]  # type: ignore[union-attr]
+        answers += _joined(parts) if stream else parts
     return answers
 
 
